@@ -1,0 +1,83 @@
+# A room is one folder under trireme/ and one static library, linked only to rooms listed before it.
+#
+#   trireme_room(comm SOURCES a.cpp b.cpp ROOMS device base LIBRARIES MPI::MPI_CXX [TORCH])
+#   trireme_test(comm SOURCES shared_test.cpp ROOMS comm [LABELS unit])
+#
+# TORCH gives the room LibTorch and the shared precompiled header. An absent room's tests are left out.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime" ${CCACHE})
+endif()
+
+add_library(trireme_flags INTERFACE)
+target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers)
+target_include_directories(trireme_flags INTERFACE ${PROJECT_SOURCE_DIR})
+if(TRIREME_SANITIZE)
+  target_compile_options(trireme_flags INTERFACE -fsanitize=${TRIREME_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(trireme_flags INTERFACE -fsanitize=${TRIREME_SANITIZE} -rdynamic)
+  target_compile_definitions(trireme_flags INTERFACE TRIREME_SANITIZED)
+endif()
+# One fmt for every file: torch's include path carries another version, so ours comes first.
+target_include_directories(trireme_flags BEFORE INTERFACE ${PROJECT_BINARY_DIR}/first)
+target_compile_definitions(trireme_flags INTERFACE FMT_HEADER_ONLY)
+target_link_libraries(trireme_flags INTERFACE Threads::Threads)
+
+if(TRIREME_TORCH)
+  add_library(trireme_torch INTERFACE)
+  target_link_libraries(trireme_torch INTERFACE trireme_flags ${TORCH_LIBRARIES})
+  separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
+  target_compile_options(trireme_torch INTERFACE ${torch_flags})
+  file(WRITE ${PROJECT_BINARY_DIR}/pch.cpp "")
+  add_library(trireme_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cpp)
+  target_link_libraries(trireme_pch PRIVATE trireme_torch)
+  target_precompile_headers(trireme_pch PRIVATE <torch/torch.h> <fmt/format.h> <nlohmann/json.hpp>)
+endif()
+
+function(trireme_use_torch target)
+  target_link_libraries(${target} PUBLIC trireme_torch)
+  target_precompile_headers(${target} REUSE_FROM trireme_pch)
+endfunction()
+
+function(trireme_room room)
+  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  add_library(trireme_${room} STATIC ${ROOM_SOURCES})
+  target_link_libraries(trireme_${room} PUBLIC trireme_flags)
+  if(ROOM_TORCH)
+    trireme_use_torch(trireme_${room})
+  endif()
+  foreach(lower ${ROOM_ROOMS})
+    if(NOT TARGET trireme_${lower})
+      message(FATAL_ERROR "room ${room} may only use rooms listed before it, not ${lower}")
+    endif()
+    target_link_libraries(trireme_${room} PUBLIC trireme_${lower})
+  endforeach()
+  target_link_libraries(trireme_${room} PUBLIC ${ROOM_LIBRARIES})
+endfunction()
+
+# tests/<room>/*_test.cpp make one program test_<room>; the tests in it are registered one by one.
+function(trireme_test room)
+  cmake_parse_arguments(TEST "TORCH" "LABELS" "SOURCES;ROOMS" ${ARGN})
+  set(target test_${room})
+  add_executable(${target} ${TEST_SOURCES})
+  if(TEST_TORCH)
+    trireme_use_torch(${target})
+  endif()
+  foreach(used ${TEST_ROOMS})
+    target_link_libraries(${target} PRIVATE trireme_${used})
+  endforeach()
+  target_link_libraries(${target} PRIVATE trireme_flags GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${target} PRIVATE TRIREME_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
+                             TRIREME_SOURCE="${PROJECT_SOURCE_DIR}")
+  if(NOT TEST_LABELS)
+    set(TEST_LABELS unit)
+  endif()
+  add_test(NAME ${TEST_LABELS}.${room} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  set_tests_properties(${TEST_LABELS}.${room} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT 600)
+endfunction()

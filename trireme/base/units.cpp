@@ -1,0 +1,42 @@
+#include "trireme/base/units.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+
+namespace trireme {
+namespace {
+
+std::string scaled(double value, const std::array<const char*, 6>& suffixes) {
+  size_t step = 0;
+  while (std::abs(value) >= 999.5 && step + 1 < suffixes.size()) {
+    value /= 1000;
+    ++step;
+  }
+  const int digits = step == 0 || std::abs(value) >= 99.95 ? 0 : std::abs(value) >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", value, digits, suffixes[step]);
+}
+
+}  // namespace
+
+std::string human_bytes(double bytes) { return scaled(bytes, {"B", "kB", "MB", "GB", "TB", "PB"}); }
+
+std::string human_count(double count) {
+  auto text = scaled(count, {"", "k", "M", "G", "T", "P"});
+  if (text.back() == ' ') text.pop_back();
+  return text;
+}
+
+std::string human_seconds(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  if (whole < 86400) return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+  return fmt::format("{} d {} h", whole / 86400, whole % 86400 / 3600);
+}
+
+}  // namespace trireme

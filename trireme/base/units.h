@@ -1,0 +1,13 @@
+// Amounts as people read them: "33.6 MB", "4.2 ms", "12 min 5 s", "8.4 M".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trireme {
+
+std::string human_bytes(double bytes);      // powers of 1000, as disks and networks are sold
+std::string human_count(double count);      // 8407050 -> "8.41 M"
+std::string human_seconds(double seconds);  // 0.0042 -> "4.2 ms", 725 -> "12 min 5 s"
+
+}  // namespace trireme
