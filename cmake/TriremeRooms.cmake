@@ -1,9 +1,10 @@
-# A room is one folder under trireme/ and one static library, linked only to rooms listed before it.
+# A room is one folder under trireme/ and one static library of all its .cpp files, linked only to rooms listed before it.
 #
-#   trireme_room(comm SOURCES a.cpp b.cpp ROOMS device base LIBRARIES MPI::MPI_CXX [TORCH])
-#   trireme_test(comm SOURCES shared_test.cpp ROOMS comm [LABELS unit])
+#   trireme_room(comm ROOMS device base LIBRARIES MPI::MPI_CXX [TORCH] [WITHOUT mpi_transport.cpp])
+#   trireme_test(comm ROOMS comm [TORCH])
 #
-# TORCH gives the room LibTorch and the shared precompiled header. An absent room's tests are left out.
+# TORCH gives the room LibTorch and the shared precompiled header. WITHOUT names the files whose part is missing on
+# this machine, or the stubs (no_mpi.cpp) that are not needed because it is there.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -46,7 +47,11 @@ function(trireme_use_torch target)
 endfunction()
 
 function(trireme_room room)
-  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH" "" "ROOMS;LIBRARIES;WITHOUT" ${ARGN})
+  file(GLOB ROOM_SOURCES CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${room}/*.cpp)
+  foreach(file ${ROOM_WITHOUT})
+    list(REMOVE_ITEM ROOM_SOURCES ${room}/${file})
+  endforeach()
   add_library(trireme_${room} STATIC ${ROOM_SOURCES})
   target_link_libraries(trireme_${room} PUBLIC trireme_flags)
   if(ROOM_TORCH)
@@ -61,10 +66,14 @@ function(trireme_room room)
   target_link_libraries(trireme_${room} PUBLIC ${ROOM_LIBRARIES})
 endfunction()
 
-# tests/<room>/*_test.cpp make one program test_<room>; the tests in it are registered one by one.
+# tests/<room>/*_test.cpp make one program test_<room>; registered as unit.<room>.
 function(trireme_test room)
-  cmake_parse_arguments(TEST "TORCH" "LABELS" "SOURCES;ROOMS" ${ARGN})
+  cmake_parse_arguments(TEST "TORCH" "" "ROOMS;WITHOUT" ${ARGN})
   set(target test_${room})
+  file(GLOB TEST_SOURCES CONFIGURE_DEPENDS ${room}/*_test.cpp)
+  foreach(file ${TEST_WITHOUT})
+    list(REMOVE_ITEM TEST_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/${room}/${file})
+  endforeach()
   add_executable(${target} ${TEST_SOURCES})
   if(TEST_TORCH)
     trireme_use_torch(${target})
@@ -75,9 +84,6 @@ function(trireme_test room)
   target_link_libraries(${target} PRIVATE trireme_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE TRIREME_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              TRIREME_SOURCE="${PROJECT_SOURCE_DIR}")
-  if(NOT TEST_LABELS)
-    set(TEST_LABELS unit)
-  endif()
-  add_test(NAME ${TEST_LABELS}.${room} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
-  set_tests_properties(${TEST_LABELS}.${room} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT 600)
+  add_test(NAME unit.${room} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  set_tests_properties(unit.${room} PROPERTIES LABELS unit TIMEOUT 600)
 endfunction()
