@@ -1,6 +1,8 @@
 #include "trireme/base/log.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 
 namespace trireme::log {
@@ -30,6 +32,7 @@ void set_file(const std::filesystem::path& path) {
   std::lock_guard lock(out.mutex);
   if (out.file) std::fclose(out.file);
   out.file = path.empty() ? nullptr : std::fopen(path.c_str(), "a");
+  if (!path.empty() && !out.file) std::fprintf(stderr, "warning: no log file: %s: %s\n", path.c_str(), std::strerror(errno));
 }
 
 void set_before_line(void (*clear)()) {

@@ -24,7 +24,7 @@ uint64_t Permutation::operator()(uint64_t place) const {
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   do {
     uint64_t left = place >> half_bits_, right = place & mask;
-    for (uint64_t round = 0; round < 4; ++round) {
+    for (uint64_t round = 0; round < 8; ++round) {
       const uint64_t next = left ^ (bits64(key_.with(round), right) & mask);
       left = right;
       right = next;

@@ -30,9 +30,11 @@ std::string human_count(double count) {
 }
 
 std::string human_seconds(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
-  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
-  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 0) return "-" + human_seconds(-seconds);
+  // Limits below the next unit's by half of the last digit shown, so that nothing reads "1000 us" or "60.0 s".
+  if (seconds < 0.9995e-3) return fmt::format("{:.0f} us", seconds * 1e6);
+  if (seconds < 0.99995) return fmt::format("{:.1f} ms", seconds * 1e3);
+  if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
   if (whole < 86400) return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);

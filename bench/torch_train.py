@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""The peer of `trireme bench train`: the same model, weights and batches in plain PyTorch, at its best settings.
+
+One rank: eager, fused AdamW. Several ranks: DistributedDataParallel over Gloo with static graph and bucket views.
+Reads initial parameters and batches from a safetensors file; prints one JSON object with step times and losses.
+"""
+import argparse
+import json
+import mmap
+import os
+import struct
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64}
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    (length,) = struct.unpack("<Q", memory[:8])
+    header = json.loads(memory[8 : 8 + length])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, info in header.items():
+        begin, end = info["data_offsets"]
+        data = bytearray(memory[8 + length + begin : 8 + length + end])
+        tensors[name] = torch.frombuffer(data, dtype=DTYPES[info["dtype"]]).reshape(info["shape"])
+    return tensors
+
+
+class Conv1D(nn.Module):
+    """GPT-2's linear layer: weight [in, out]."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
+
+
+class Norm(nn.Module):
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def forward(self, x):
+        return F.layer_norm(x, (x.size(-1),), self.weight, self.bias)
+
+
+class Block(nn.Module):
+    def __init__(self, tensors, prefix, heads):
+        super().__init__()
+        pair = lambda name: (tensors[f"{prefix}.{name}.weight"], tensors[f"{prefix}.{name}.bias"])
+        self.heads = heads
+        self.ln_1, self.ln_2 = Norm(*pair("ln_1")), Norm(*pair("ln_2"))
+        self.c_attn, self.c_proj = Conv1D(*pair("attn.c_attn")), Conv1D(*pair("attn.c_proj"))
+        self.c_fc, self.down = Conv1D(*pair("mlp.c_fc")), Conv1D(*pair("mlp.c_proj"))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.c_attn(self.ln_1(x)).split(width, dim=2)
+        split = lambda t: t.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        y = F.scaled_dot_product_attention(split(q), split(k), split(v), is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, tensors, heads):
+        super().__init__()
+        layers = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("h."))
+        self.wte, self.wpe = nn.Parameter(tensors["wte.weight"]), nn.Parameter(tensors["wpe.weight"])
+        self.h = nn.ModuleList(Block(tensors, f"h.{i}", heads) for i in range(layers))
+        self.ln_f = Norm(tensors["ln_f.weight"], tensors["ln_f.bias"])
+
+    def forward(self, ids, targets):
+        x = F.embedding(ids, self.wte) + self.wpe[: ids.size(1)]
+        for block in self.h:
+            x = block(x)
+        logits = F.linear(self.ln_f(x), self.wte)
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+
+class Mlp(nn.Module):
+    def __init__(self, tensors):
+        super().__init__()
+        names = sorted({name.rsplit(".", 1)[0] for name in tensors if name.startswith("layers.")}, key=lambda n: int(n.split(".")[1]))
+        self.layers = nn.ModuleList()
+        for name in [*names, "head"]:
+            weight = tensors[f"{name}.weight"]
+            layer = nn.Linear(weight.size(1), weight.size(0))
+            layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(tensors[f"{name}.bias"])
+            self.layers.append(layer)
+
+    def forward(self, x, targets):
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x))
+        return F.cross_entropy(self.layers[-1](x), targets)
+
+
+def train(rank, args, result):
+    torch.set_num_threads(args.threads)
+    tensors = read_safetensors(args.inputs)
+    model = Gpt(tensors, args.heads) if args.model == "gpt" else Mlp(tensors)
+    if args.ranks > 1:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=rank, world_size=args.ranks)
+        trained = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
+    else:
+        trained = model
+    decay = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": decay, "weight_decay": args.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    parameters = list(model.parameters())
+
+    losses, seconds = [], []
+    for step in range(args.steps):
+        begun = time.perf_counter()
+        inputs, targets = tensors[f"inputs.{step % args.batches}"], tensors[f"targets.{step % args.batches}"]
+        share = inputs.size(0) // args.ranks
+        inputs, targets = inputs[rank * share : (rank + 1) * share], targets[rank * share : (rank + 1) * share]
+        loss = trained(inputs, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+        seconds.append(time.perf_counter() - begun)
+    losses = torch.stack(losses)
+    if args.ranks > 1:
+        dist.all_reduce(losses)
+        losses /= args.ranks
+        dist.destroy_process_group()
+    if rank == 0:
+        kept = sorted(seconds[2:])
+        result.update(step_s=kept[len(kept) // 2], losses=losses.tolist(), threads=args.threads, torch=torch.__version__)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", required=True)
+    parser.add_argument("--model", choices=["gpt", "mlp"], required=True)
+    parser.add_argument("--heads", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--batches", type=int, required=True, help="batches in the file, used in turn")
+    parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--weight-decay", type=float, required=True)
+    parser.add_argument("--port", type=int, default=29555)
+    args = parser.parse_args()
+    if args.ranks == 1:
+        result = {}
+        train(0, args, result)
+    else:
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)
+        with mp.Manager() as manager:
+            shared = manager.dict()
+            mp.spawn(train, args=(args, shared), nprocs=args.ranks)
+            result = dict(shared)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

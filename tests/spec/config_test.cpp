@@ -1,0 +1,288 @@
+#include "trireme/spec/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigTest : public testing::Test {
+ protected:
+  ConfigTest() : folder_(fmt::format("{}trireme_config_test.{}/", testing::TempDir(), getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~ConfigTest() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path file(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + name) << text;
+    return folder_ + name;
+  }
+
+  // The message with which the configuration is refused.
+  std::string refusal(const std::vector<std::string>& overrides, const std::string& yaml = "") {
+    try {
+      load_config({file("run.yaml", yaml)}, overrides);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_status(), 2) << error.what();
+      return error.what();
+    }
+    return "(accepted)";
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ConfigTest, DefaultsAreValid) {
+  const auto config = load_config({}, {});
+  EXPECT_EQ(config.model.kind, ModelKind::gpt);
+  EXPECT_EQ(config.data.path, "data/text.txt");
+  EXPECT_EQ(config.train.steps, 500);
+  EXPECT_EQ(config.optimizer.lr, 1e-3);
+  EXPECT_EQ(config.run_dir, "");
+}
+
+// The page that people read is the contract: a changed default, unit or bound has to be changed here too.
+TEST_F(ConfigTest, EveryKeyHasItsDefault) {
+  RunConfig config;
+  EXPECT_EQ(describe(config).resolved_yaml(), R"(run_dir: ''
+model:
+  kind: gpt
+  layers: 4
+  width: 128
+  heads: 4
+  context: 128
+  vocab: 0
+  dropout: 0
+  inputs: 1024
+  classes: 10
+data:
+  kind: text
+  path: data/text.txt
+  dtype: auto
+  validation: 0.05
+  samples: 65536
+train:
+  steps: 500
+  batch: 32
+  microbatch: 0
+  precision: fp32
+  seed: 1
+  device: cpu
+  threads: 0
+  eval_every: 0
+  eval_batches: 8
+  nonfinite_limit: 10
+optimizer:
+  kind: adamw
+  lr: 0.001
+  weight_decay: 0.1
+  beta1: 0.9
+  beta2: 0.95
+  epsilon: 1e-08
+  momentum: 0.9
+  nesterov: false
+  clip: 1
+  schedule: cosine
+  warmup: 20
+  final_lr: 0.1
+sync:
+  kind: allreduce
+  bucket_mb: 8
+comm:
+  transport: auto
+checkpoint:
+  every: 200
+  keep: 3
+  rate_mb: 0
+watchdog:
+  heartbeat: 5
+  stop: 600
+log:
+  every: 10
+  tensorboard: true
+)");
+}
+
+TEST_F(ConfigTest, ReadsAConfigurationThatANewcomerReadsAloud) {
+  const auto path = file("gpt.yaml", R"(
+model:     {kind: gpt, layers: 12, width: 768, heads: 12, context: 1024}
+data:      {kind: tokens, path: data/shakespeare.bin}
+train:     {steps: 2000, batch: 64, microbatch: 8, precision: bf16, seed: 1}
+optimizer: {kind: adamw, lr: 3e-4, weight_decay: 0.1, warmup: 100}
+sync:      {kind: allreduce}
+checkpoint: {every: 200, keep: 3}
+)");
+  const auto config = load_config({path, file("more.yaml", "train: {batch: 128}")}, {"train.microbatch=16"});
+  EXPECT_EQ(config.model.layers, 12);
+  EXPECT_EQ(config.model.width, 768);
+  EXPECT_EQ(config.data.kind, DataKind::tokens);
+  EXPECT_EQ(config.data.path, "data/shakespeare.bin");
+  EXPECT_EQ(config.train.batch, 128);
+  EXPECT_EQ(config.train.microbatch, 16);
+  EXPECT_EQ(config.train.precision, Precision::bf16);
+  EXPECT_EQ(config.optimizer.lr, 3e-4);
+  EXPECT_EQ(config.optimizer.warmup, 100);
+}
+
+// Every key moves the field that it names, and no other: each override changes exactly its own line.
+TEST_F(ConfigTest, EveryKeyMovesItsOwnFieldOnly) {
+  RunConfig defaults;
+  const auto keys = describe(defaults).keys();
+  for (const auto& key : keys) {
+    RunConfig config;
+    Settings settings = describe(config);
+    const auto before = settings.text(key);
+    for (const char* value : {"7", "0.25", "true", "false", "mlp", "tokens", "uint32", "bf16", "cuda", "sgd", "linear",
+                              "mpi", "allreduce"}) {
+      try {
+        settings.override_with(key + "=" + value);
+      } catch (const Error&) {
+        continue;  // not of this type
+      }
+      if (settings.text(key) != before) break;
+    }
+    const bool has_one_choice = key == "sync.kind";
+    EXPECT_EQ(settings.text(key) == before, has_one_choice) << key;
+    for (const auto& other : keys) {
+      if (other == key) continue;
+      EXPECT_EQ(settings.text(other), describe(defaults).text(other)) << key << " moved " << other;
+    }
+  }
+}
+
+TEST_F(ConfigTest, TheResolvedCopyIsTheSameConfiguration) {
+  auto config = load_config({}, {"model.kind=mlp", "data.kind=synthetic", "optimizer.lr=0.1234567890123456789",
+                                 "run_dir=runs/it's mine", "comm.transport=shared", "log.tensorboard=false"});
+  const auto yaml = describe(config).resolved_yaml();
+  auto copy = load_config({file("resolved.yaml", yaml)}, {});
+  EXPECT_EQ(describe(copy).resolved_yaml(), yaml);
+  EXPECT_EQ(copy.optimizer.lr, config.optimizer.lr);
+  EXPECT_EQ(copy.run_dir, "runs/it's mine");
+  EXPECT_EQ(copy.model.kind, ModelKind::mlp);
+}
+
+TEST_F(ConfigTest, EveryBoundIsKept) {
+  const std::vector<std::pair<std::string, std::string>> outside = {
+      {"model.layers=0", "at least 1"},
+      {"model.width=0", "at least 1"},
+      {"model.heads=0", "at least 1"},
+      {"model.context=0", "at least 1"},
+      {"model.vocab=-1", "at least 0"},
+      {"model.dropout=-0.1", "at least 0 and below 1"},
+      {"model.dropout=1", "at least 0 and below 1"},
+      {"model.inputs=0", "at least 1"},
+      {"model.classes=0", "at least 1"},
+      {"data.validation=-0.01", "at least 0 and at most 0.5"},
+      {"data.validation=0.51", "at least 0 and at most 0.5"},
+      {"data.samples=0", "at least 1"},
+      {"train.steps=0", "at least 1"},
+      {"train.batch=0", "at least 1"},
+      {"train.microbatch=-1", "at least 0"},
+      {"train.seed=-1", "at least 0"},
+      {"train.threads=-1", "at least 0 and at most 4096"},
+      {"train.eval_every=-1", "at least 0"},
+      {"train.eval_batches=-1", "at least 0"},
+      {"train.nonfinite_limit=-1", "at least 0"},
+      {"optimizer.lr=0", "above 0"},
+      {"optimizer.weight_decay=-1", "at least 0"},
+      {"optimizer.beta1=1", "at least 0 and below 1"},
+      {"optimizer.beta2=1", "at least 0 and below 1"},
+      {"optimizer.epsilon=0", "above 0"},
+      {"optimizer.momentum=1", "at least 0 and below 1"},
+      {"optimizer.clip=-1", "at least 0"},
+      {"optimizer.warmup=-1", "at least 0"},
+      {"optimizer.final_lr=1.1", "at least 0 and at most 1"},
+      {"sync.bucket_mb=0", "above 0"},
+      {"checkpoint.every=-1", "at least 0"},
+      {"checkpoint.keep=0", "at least 1"},
+      {"checkpoint.rate_mb=-1", "at least 0"},
+      {"watchdog.heartbeat=0.5", "at least 1 and at most 9"},
+      {"watchdog.heartbeat=9.5", "at least 1 and at most 9"},
+      {"watchdog.stop=-1", "at least 0"},
+      {"log.every=0", "at least 1"},
+  };
+  for (const auto& [assignment, rule] : outside) {
+    const auto equals = assignment.find('=');
+    EXPECT_EQ(refusal({assignment}), fmt::format("command line: {} = {} must be {}", assignment.substr(0, equals),
+                                                 assignment.substr(equals + 1), rule));
+  }
+}
+
+TEST_F(ConfigTest, HeadsShareTheWidth) {
+  EXPECT_EQ(refusal({}, "model:\n  width: 130\n"),
+            folder_ + "run.yaml:2: model.width = 130 must be divisible by model.heads = 4 (default)");
+  EXPECT_EQ(refusal({"model.heads=3"}, "model:\n  width: 130\n"),
+            folder_ + "run.yaml:2: model.width = 130 must be divisible by model.heads = 3 (command line)");
+  EXPECT_EQ(refusal({"model.width=130", "model.kind=mlp", "data.kind=synthetic"}), "(accepted)");  // no heads there
+}
+
+TEST_F(ConfigTest, AnMlpNeedsSyntheticData) {
+  EXPECT_EQ(refusal({"model.kind=mlp"}),
+            "command line: data.kind = text (default) must be synthetic with model.kind = mlp");
+  EXPECT_EQ(refusal({"data.kind=synthetic"}), "(accepted)");
+}
+
+TEST_F(ConfigTest, DataFromAFileNeedsItsName) {
+  EXPECT_EQ(refusal({"data.path="}), "command line: data.path = \"\" must name a file with data.kind = text (default)");
+  EXPECT_EQ(refusal({"data.path=", "data.kind=synthetic"}), "(accepted)");
+}
+
+TEST_F(ConfigTest, AMicrobatchIsPartOfABatch) {
+  EXPECT_EQ(refusal({"train.microbatch=32"}), "(accepted)");
+  EXPECT_EQ(refusal({"train.microbatch=33"}),
+            "command line: train.microbatch = 33 must be at most train.batch = 32 (default)");
+}
+
+TEST_F(ConfigTest, TheWarmupEndsWithinTheRun) {
+  EXPECT_EQ(refusal({"train.steps=20"}), "(accepted)");
+  EXPECT_EQ(refusal({"train.steps=19"}),
+            "command line: optimizer.warmup = 20 (default) must be at most train.steps = 19");
+}
+
+TEST_F(ConfigTest, NesterovNeedsMomentum) {
+  EXPECT_EQ(refusal({"optimizer.kind=sgd", "optimizer.momentum=0"}), "(accepted)");
+  EXPECT_EQ(refusal({"optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"}),
+            "command line: optimizer.momentum = 0 must be above 0 with optimizer.nesterov = true");
+}
+
+TEST_F(ConfigTest, TheWatchdogIsSlowerThanTheHeartbeat) {
+  EXPECT_EQ(refusal({"watchdog.stop=0"}), "(accepted)");
+  EXPECT_EQ(refusal({"watchdog.stop=4"}),
+            "command line: watchdog.stop = 4 must be 0 or at least watchdog.heartbeat = 5 (default)");
+}
+
+TEST_F(ConfigTest, MistakesAreNamedWithFileAndLine) {
+  const auto where = folder_ + "run.yaml";
+  EXPECT_EQ(refusal({}, "optimizer:\n  kind: adamw\n  lr: -1\n"), where + ":3: optimizer.lr = -1 must be above 0");
+  EXPECT_EQ(refusal({}, "train: {lr: 1e-3}"), where + ":1: unknown key train.lr, did you mean optimizer.lr?");
+  EXPECT_EQ(refusal({}, "train: {precison: fp32}"),
+            where + ":1: unknown key train.precison, did you mean train.precision?");
+  EXPECT_EQ(refusal({}, "train: {precision: bf61}"),
+            where + ":1: train.precision = bf61 must be one of fp64, fp32, bf16 (did you mean bf16?)");
+  EXPECT_EQ(refusal({"sync.kind=ring"}), "command line: sync.kind = ring must be allreduce");
+  EXPECT_THROW(load_config({folder_ + "missing.yaml"}, {}), Error);
+}
+
+TEST_F(ConfigTest, HelpAndDocsHaveEveryKeyWithinTheirWidth) {
+  RunConfig config;
+  const auto settings = describe(config);
+  const auto help = settings.help(), page = settings.markdown();
+  for (const auto& key : settings.keys()) {
+    EXPECT_THAT(help, HasSubstr("\n  " + key + " "));
+    EXPECT_THAT(page, HasSubstr("| `" + key + "` | "));
+  }
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,23 @@
+// The subcommands. Each file adds one to the program and holds no logic of its own.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+// What the chosen subcommand does; its exit status is the program's.
+using Action = std::function<int()>;
+
+void add_train(CLI::App& program, Action& chosen);
+void add_generate(CLI::App& program, Action& chosen);
+void add_bench(CLI::App& program, Action& chosen);
+void add_doctor(CLI::App& program, Action& chosen);
+
+// The words of the command line, as a launcher repeats them for each rank.
+const std::vector<std::string>& command_line();
+
+}  // namespace trireme

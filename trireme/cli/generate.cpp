@@ -1,0 +1,51 @@
+#include <iostream>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/cli/command.h"
+#include "trireme/train/generate.h"
+
+namespace trireme {
+
+void add_generate(CLI::App& program, Action& chosen) {
+  struct Options {
+    std::string from;
+    GenerateOptions generate;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  auto* command = program.add_subcommand("generate", "Sample text from a trained model");
+  command->footer("Example: trireme generate runs/gpt-1 --prompt 'In the beginning' --tokens 200");
+  command->add_option("run", options->from, "A run's folder (its newest checkpoint) or a checkpoint")->required();
+  command->add_option("--prompt", options->generate.prompt, "Text to go on from");
+  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--temperature", options->generate.temperature, "0 takes the likeliest token")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--top-k", options->generate.top_k, "Consider only the k likeliest tokens; 0 = all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", options->generate.seed, "Which sample")->capture_default_str();
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options, &chosen] {
+    chosen = [options] {
+      const auto& wanted = options->generate;
+      if (!options->json) std::cout << wanted.prompt << std::flush;
+      bool text = true;
+      const auto result = generate(options->from, wanted);
+      text = !result.text.empty();
+      if (options->json) {
+        const nlohmann::ordered_json json{{"checkpoint", result.checkpoint.string()},
+                                          {"prompt", wanted.prompt},
+                                          {"tokens", result.tokens},
+                                          {"text", text ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json()}};
+        std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+      } else if (text) {
+        std::cout << result.text << std::endl;
+      } else {
+        for (auto token : result.tokens) std::cout << token << ' ';
+        std::cout << std::endl;
+      }
+      return 0;
+    };
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,129 @@
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/cli/command.h"
+#include "trireme/comm/launch.h"
+#include "trireme/comm/world.h"
+#include "trireme/spec/config.h"
+#include "trireme/train/run.h"
+
+namespace trireme {
+
+namespace {
+
+struct TrainOptions {
+  std::vector<std::string> words;
+  int ranks = 0;
+  bool resume = false, dry_run = false, json = false, help_config = false, markdown = false, threads = false;
+  std::string from;
+};
+
+struct Request {
+  RunConfig config;
+  RunOptions run;
+};
+
+Request read(const TrainOptions& options) {
+  Request request;
+  std::vector<std::filesystem::path> files;
+  std::vector<std::string> overrides;
+  for (const auto& word : options.words) {
+    if (word.find('=') != std::string::npos) {
+      overrides.push_back(word);
+    } else {
+      files.emplace_back(word);
+    }
+  }
+  request.run.resume = options.resume || !options.from.empty();
+  request.run.resume_from = options.from;
+  request.run.quiet = options.json;
+  if (files.empty() && !options.from.empty()) {
+    const std::filesystem::path from(options.from);
+    files.push_back((std::filesystem::exists(from / "manifest.json") ? from.parent_path().parent_path() : from) / "config.yaml");
+  }
+  if (!files.empty()) request.run.name = files.front().stem().string();
+  request.config = load_config(files, overrides);
+  return request;
+}
+
+int train_here(const TrainOptions& options, const Surroundings& around) {
+  const auto request = read(options);
+  const auto finish = [&](const RunResult& result) {
+    if (options.json) {
+      std::cout << result.json().dump() << std::endl;
+    } else {
+      std::cout << result.brief() << std::flush;
+    }
+  };
+  if (options.threads) {
+    RunResult result;
+    World::run_threads(std::max(1, options.ranks), [&](World& world) {
+      const auto mine = train(request.config, world, request.run);
+      if (world.rank() == 0) result = mine;
+    });
+    finish(result);
+    return result.stopped_by == 0 ? 0 : 128 + result.stopped_by;
+  }
+  const auto world = World::join(around, request.config.comm.transport);
+  const auto result = train(request.config, *world, request.run);
+  if (world->rank() == 0) finish(result);
+  return result.stopped_by == 0 ? 0 : 128 + result.stopped_by;
+}
+
+int run_train(const TrainOptions& options) {
+  if (options.help_config || options.markdown) {
+    RunConfig config;
+    const auto settings = describe(config);
+    std::cout << (options.markdown ? settings.markdown() : settings.help());
+    return 0;
+  }
+  const auto around = look_around();
+  if (around.launcher != Launcher::nobody) {
+    if (options.ranks > 0 && options.ranks != around.size) {
+      refuse("--ranks {}, but {}: leave --ranks out", options.ranks, around.describe());
+    }
+    log::set_rank(around.rank);
+    if (around.launcher != Launcher::trireme) log::info("{}", around.describe());
+    return train_here(options, around);
+  }
+  const auto request = read(options);  // refuse bad input before any rank is started
+  const int ranks = std::max(1, options.ranks);
+  if (options.dry_run) {
+    std::cout << describe_run(request.config, ranks);
+    return 0;
+  }
+  if (ranks == 1 || options.threads) return train_here(options, around);
+  if (ranks > usable_cores() && request.config.train.device == DeviceKind::cpu) {
+    log::info("{} ranks share {} cores: they will take turns", ranks, usable_cores());
+  }
+  LaunchOptions launch_options;
+  launch_options.ranks = ranks;
+  launch_options.mpirun = request.config.comm.transport == TransportKind::mpi;
+  launch_options.threads_per_rank = threads_per_rank(request.config, ranks);
+  launch_options.arguments = command_line();
+  if (!options.json) log::info("starting {} ranks{}", ranks, launch_options.mpirun ? " by mpirun" : " on this host");
+  return launch(launch_options);
+}
+
+}  // namespace
+
+void add_train(CLI::App& program, Action& chosen) {
+  auto options = std::make_shared<TrainOptions>();
+  auto* command = program.add_subcommand("train", "Train a model on one or more ranks");
+  command->footer("Example: trireme train examples/gpt.yaml train.steps=200 --ranks 2");
+  command->add_option("config", options->words, "Configuration files (later ones win) and key=value overrides");
+  command->add_option("--ranks", options->ranks, "Ranks to start on this host (default 1; not under mpirun, srun or torchrun)")->check(CLI::PositiveNumber);
+  command->add_flag("--resume", options->resume, "Continue the newest run of this configuration from its newest checkpoint");
+  command->add_option("--from", options->from, "Continue this run (its folder) or this checkpoint");
+  command->add_flag("--threads", options->threads, "Make the ranks threads of one process");
+  command->add_flag("--dry-run", options->dry_run, "Check everything and say what the run would be, without training");
+  command->add_flag("--json", options->json, "Print the result as one JSON object, and no progress");
+  command->add_flag("--help-config", options->help_config, "List every setting with its meaning, unit, default and bounds");
+  command->add_flag("--help-config-markdown", options->markdown, "The same as a page of documentation");
+  command->callback([options, &chosen] { chosen = [options] { return run_train(*options); }; });
+}
+
+}  // namespace trireme

@@ -1,0 +1,147 @@
+#include "trireme/comm/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/device/device.h"
+
+namespace trireme {
+
+namespace {
+constexpr size_t ring_slots = 1024;
+}
+
+Communicator::Communicator(std::unique_ptr<Transport> transport, Recorder& recorder)
+    : transport_(std::move(transport)), recorder_(recorder), ring_(ring_slots) {
+  if (size() > 1) {
+    thread_ = std::thread([this, rank = log::rank()] {
+      log::set_rank(rank);
+      run();
+    });
+  }
+}
+
+Communicator::~Communicator() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  work_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+Communicator::Ticket Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const char* name, Done done) {
+  Call call{.count = tensor.numel(), .collective = Collective::all_reduce, .op = op, .dtype = tensor.scalar_type()};
+  return submit(call, tensor, {}, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root, const char* name, Done done) {
+  Call call{.count = tensor.numel(), .collective = Collective::broadcast, .dtype = tensor.scalar_type()};
+  call.root = static_cast<int16_t>(root);
+  return submit(call, tensor, {}, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name, Done done) {
+  if (output.numel() != tensor.numel() * size() || output.scalar_type() != tensor.scalar_type()) {
+    fail("all_gather \"{}\" of {} elements from {} ranks needs an output of {}, not {}", name, tensor.numel(), size(),
+         tensor.numel() * size(), output.numel());
+  }
+  Call call{.count = tensor.numel(), .collective = Collective::all_gather, .dtype = tensor.scalar_type()};
+  return submit(call, tensor, output, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::barrier(const char* name, Done done) {
+  return submit({.collective = Collective::barrier}, {}, {}, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::submit(Call call, const at::Tensor& tensor, const at::Tensor& output, const char* name,
+                                          Done done) {
+  if (tensor.defined() && !tensor.is_contiguous()) fail("\"{}\": only contiguous tensors can be communicated", name);
+  std::strncpy(call.name, name, sizeof call.name - 1);
+  std::unique_lock lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  if (tail_ - head_ == ring_.size()) finished_.wait(lock, [&] { return tail_ - head_ < ring_.size() || failure_; });
+  auto& slot = ring_[tail_ % ring_.size()];
+  slot.call = call;
+  slot.call.sequence = tail_;
+  slot.tensor = tensor;
+  slot.output = output;
+  slot.done = std::move(done);
+  const Ticket ticket = ++tail_;
+  if (size() == 1) {
+    carry_one(lock);
+  } else if (!carrying_) {
+    work_.notify_one();
+  }
+  return ticket;
+}
+
+// Takes the oldest call and carries it out; the lock is held on entry and on return, not in between.
+bool Communicator::carry_one(std::unique_lock<std::mutex>& lock) {
+  if (carrying_ || head_ == tail_ || failure_) return false;
+  carrying_ = true;
+  auto& slot = ring_[head_ % ring_.size()];
+  lock.unlock();
+
+  std::exception_ptr error;
+  recorder_.communicate(slot.call.name, static_cast<int64_t>(slot.call.sequence));
+  try {
+    if (size() > 1 || slot.call.collective == Collective::all_gather) {
+      StagedTensor tensor(slot.tensor), output(slot.output);
+      transport_->carry_out(slot.call, tensor.host(), output.host());
+      if (slot.call.collective != Collective::all_gather) tensor.write_back();
+      output.write_back();
+    }
+    if (slot.tensor.defined() && size() > 1) recorder_.sent(static_cast<int64_t>(slot.tensor.nbytes()));
+  } catch (Error& problem) {
+    error = std::make_exception_ptr(problem.add_context(fmt::format("rank {}, \"{}\"", rank(), slot.call.name)));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  slot.tensor = at::Tensor();
+  slot.output = at::Tensor();
+  const Done done = std::move(slot.done);
+  slot.done = nullptr;
+  if (done) done(error);
+
+  lock.lock();
+  carrying_ = false;
+  ++head_;
+  completed_ = head_;
+  if (error) failure_ = error;
+  finished_.notify_all();
+  return true;
+}
+
+bool Communicator::help() {
+  std::unique_lock lock(mutex_);
+  return carry_one(lock);
+}
+
+void Communicator::wait(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  while (completed_ < ticket && !failure_) {
+    if (!carry_one(lock)) finished_.wait(lock);
+  }
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Communicator::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    // A call still queued when the communicator ends will never be met by its peers: it is dropped.
+    work_.wait(lock, [&] { return ending_ || (head_ < tail_ && !carrying_ && !failure_); });
+    if (ending_) return;
+    carry_one(lock);
+  }
+}
+
+at::Tensor Communicator::allocate(int64_t bytes) {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return !carrying_ && head_ == tail_; });
+  return transport_->allocate(bytes);
+}
+
+}  // namespace trireme

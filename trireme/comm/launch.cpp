@@ -1,0 +1,195 @@
+#include "trireme/comm/launch.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/observe/board.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr int64_t second_ns = 1'000'000'000;
+constexpr int64_t patience_ns = 8 * second_ns;  // from a fault to SIGKILL: ranks end by themselves long before
+
+struct Job {
+  std::shared_ptr<Board> board;
+  std::map<pid_t, int> running;  // process -> rank (-1: mpirun, which holds them all)
+  int stop_signal = 0;
+  int exit_status = 0;
+  int64_t kill_at_ns = 0;
+
+  void signal_all(int signal) {
+    for (const auto& [pid, rank] : running) ::kill(pid, signal);
+  }
+};
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (auto& word : words) result.push_back(word.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// Starts one process with `words` as its command line; `extra` are environment variables set for it alone.
+pid_t start(std::vector<std::string> words, const std::vector<std::pair<std::string, std::string>>& extra) {
+  auto arguments = pointers(words);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) fail_errno("fork");
+  if (pid > 0) return pid;
+  // In the child: a process group of its own, so that ctrl-C reaches the launcher, which lets the ranks save; and a
+  // SIGTERM should the launcher die, so that they save then too.
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(1);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const auto& [name, value] : extra) setenv(name.c_str(), value.c_str(), 1);
+  execvp(arguments[0], arguments.data());
+  std::fprintf(stderr, "error: cannot start %s: %s\n", arguments[0], std::strerror(errno));
+  _exit(127);
+}
+
+std::vector<std::string> mpirun_command(const LaunchOptions& options, const std::string& program) {
+  // Its own messages are hidden (-q): ours say more. The time from ctrl-C to SIGKILL must hold a save.
+  std::vector<std::string> words{"mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "odls_base_sigkill_timeout", "600",
+                                 "-np", std::to_string(options.ranks)};
+  for (const char* name : {"TRIREME_BOARD", "TRIREME_TERMINAL", "OMP_NUM_THREADS"}) {
+    words.push_back("-x");
+    words.push_back(name);
+  }
+  words.push_back(program);
+  return words;
+}
+
+void start_ranks(Job& job, const LaunchOptions& options) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::pair<std::string, std::string>> extra{{"TRIREME_BOARD", job.board->path().string()},
+                                                         {"OMP_NUM_THREADS", std::to_string(options.threads_per_rank)}};
+  if (options.mpirun) {
+    if (isatty(STDERR_FILENO)) extra.push_back({"TRIREME_TERMINAL", "1"});
+    else extra.push_back({"TRIREME_TERMINAL", ""});
+    if (geteuid() == 0) {
+      extra.push_back({"OMPI_ALLOW_RUN_AS_ROOT", "1"});
+      extra.push_back({"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"});
+    }
+    auto words = mpirun_command(options, program);
+    words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+    job.running[start(words, extra)] = -1;
+    return;
+  }
+  std::vector<std::string> words{program};
+  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  extra.push_back({"TRIREME_RANKS", std::to_string(options.ranks)});
+  extra.push_back({"TRIREME_RANK", ""});
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    extra.back().second = std::to_string(rank);
+    job.running[start(words, extra)] = rank;
+  }
+}
+
+void ask_to_stop(Job& job, int signal) {
+  if (job.stop_signal != 0) {
+    log::warn("asked to stop again: leaving at once, without saving");
+    job.signal_all(SIGKILL);
+    for (int i = 0; i < job.board->ranks(); ++i) {
+      if (const int pid = job.board->slot(i).pid.load(); pid > 0) ::kill(pid, SIGKILL);
+    }
+    return;
+  }
+  job.stop_signal = signal;
+  job.board->request_stop(signal);
+  log::info("{}: ending this step and saving a checkpoint (again: leave at once)", signal == SIGINT ? "ctrl-C" : "asked to stop");
+}
+
+// A process of the job ended. Unless it ended well, or some rank has already said why the job ends, say so here.
+void ended(Job& job, pid_t pid, int status) {
+  const int rank = job.running.at(pid);
+  job.running.erase(pid);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code == 0) return;
+  if (const int stop = job.board->stop_requested(); stop != 0 && code == 128 + stop) {
+    job.exit_status = code;
+    return;
+  }
+  if (rank >= 0) {
+    const auto& slot = job.board->slot(rank);
+    const auto how = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                                         : fmt::format("ended with status {}", code);
+    const auto message = fmt::format("rank {} (process {}) {}; its last operation: {}", rank, pid, how, slot.last_operation());
+    if (job.board->claim_fault(rank, WIFSIGNALED(status) ? 1 : code, message)) {
+      log::error("{}. The job ends; continue it with --resume", message);
+    }
+  }
+  job.exit_status = job.board->faulted() ? job.board->fault_exit_status() : code;
+  if (job.kill_at_ns == 0) job.kill_at_ns = monotonic_ns() + patience_ns;
+}
+
+}  // namespace
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream quota("/sys/fs/cgroup/cpu.max");
+  std::string limit;
+  double period = 0;
+  if (quota >> limit >> period && limit != "max" && period > 0) {
+    cores = std::min(cores, std::max(1, static_cast<int>(std::lround(std::atof(limit.c_str()) / period))));
+  }
+  return std::max(1, cores);
+}
+
+int launch(const LaunchOptions& options) {
+  sweep_boards();
+  Job job;
+  job.board = Board::create(board_path(fmt::format("pid{}", getpid())), options.ranks);
+
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&watched, signal);
+  sigprocmask(SIG_BLOCK, &watched, nullptr);
+  const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0) fail_errno("signalfd");
+
+  start_ranks(job, options);
+  while (!job.running.empty()) {
+    pollfd one{signals, POLLIN, 0};
+    poll(&one, 1, 500);
+    signalfd_siginfo info{};
+    while (read(signals, &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo != SIGCHLD) ask_to_stop(job, static_cast<int>(info.ssi_signo));
+    }
+    int status = 0;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      if (job.running.count(pid)) ended(job, pid, status);
+    }
+    if (job.kill_at_ns != 0 && monotonic_ns() > job.kill_at_ns) {
+      log::warn("{} rank(s) did not end by themselves: killed", job.running.size());
+      job.signal_all(SIGKILL);
+      job.kill_at_ns = monotonic_ns() + patience_ns;
+    }
+  }
+  ::close(signals);
+  ::unlink(job.board->path().c_str());
+  return job.exit_status;
+}
+
+}  // namespace trireme

@@ -1,0 +1,23 @@
+// Starts the ranks of a job on this host and looks after them: passes a user's wish to stop on to all of them, names
+// the rank that dies, and leaves nobody behind.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+struct LaunchOptions {
+  int ranks = 1;
+  bool mpirun = false;                  // through mpirun, so that the ranks can speak MPI
+  int threads_per_rank = 1;
+  std::vector<std::string> arguments;   // of this same program
+};
+
+// Runs the job to its end; the exit status for the shell.
+int launch(const LaunchOptions& options);
+
+// Cores that this process may use (its affinity and its cgroup's quota).
+int usable_cores();
+
+}  // namespace trireme

@@ -1,0 +1,28 @@
+// MPI: start-up, who sits on which host, and a transport whose messages cross hosts.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "trireme/comm/transport.h"
+
+namespace trireme {
+
+bool mpi_built();
+
+// MPI from MPI_Init to MPI_Finalize. Calls may come from any thread, one at a time.
+class MpiSession {
+ public:
+  static std::shared_ptr<MpiSession> start();
+  ~MpiSession();
+
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;
+
+  // The text that the first rank of this host gives, on all of its ranks.
+  std::string share_on_host(const std::string& text);
+};
+
+std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<MpiSession> session);
+
+}  // namespace trireme

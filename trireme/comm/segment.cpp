@@ -1,0 +1,69 @@
+#include "trireme/comm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/units.h"
+#include "trireme/observe/board.h"
+
+namespace trireme {
+
+Segment::~Segment() {
+  if (data_) munmap(data_, bytes_);
+}
+
+void Segment::map(int descriptor, size_t bytes, const std::string& name) {
+  const int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (memory == MAP_FAILED) fail_errno(name);
+  data_ = static_cast<std::byte*>(memory);
+  bytes_ = bytes;
+}
+
+Segment Segment::create(const std::string& name, size_t bytes) {
+  // Made under another name and renamed at full size, so that nobody maps a file that is still growing.
+  const auto building = name + ".building";
+  const int descriptor = ::open(building.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (descriptor < 0) fail_errno(building);
+  const int full = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
+  if (full != 0) {
+    ::close(descriptor);
+    ::unlink(building.c_str());
+    fail("no {} of shared memory left for {}", human_bytes(static_cast<double>(bytes)), name);
+  }
+  Segment segment;
+  segment.map(descriptor, bytes, name);
+  ::close(descriptor);
+  if (::rename(building.c_str(), name.c_str()) != 0) fail_errno(name);
+  return segment;
+}
+
+Segment Segment::open(const std::string& name, size_t bytes, double timeout_s) {
+  const int64_t deadline = monotonic_ns() + static_cast<int64_t>(timeout_s * 1e9);
+  while (true) {
+    const int descriptor = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
+    struct stat status {};
+    if (descriptor >= 0 && fstat(descriptor, &status) == 0 && static_cast<size_t>(status.st_size) == bytes) {
+      Segment segment;
+      segment.map(descriptor, bytes, name);
+      ::close(descriptor);
+      return segment;
+    }
+    if (descriptor >= 0) ::close(descriptor);
+    if (monotonic_ns() > deadline) fail("{} did not appear within {}: is another rank missing?", name, human_seconds(timeout_s));
+    usleep(1000);
+  }
+}
+
+Segment Segment::anonymous(size_t bytes) {
+  Segment segment;
+  segment.map(-1, bytes, "memory");
+  return segment;
+}
+
+void Segment::unlink(const std::string& name) { ::unlink(name.c_str()); }
+
+}  // namespace trireme

@@ -1,0 +1,323 @@
+#include "trireme/comm/shared_transport.h"
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/reduction.h"
+#include "trireme/comm/segment.h"
+#include "trireme/observe/board.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr int64_t staging_bytes = 256 << 10;  // per rank and parity
+constexpr int spins = 64;
+
+// Where a rank's buffer lies: an address that peers understand.
+struct Place {
+  int64_t segment = -1;  // -1: not reachable; 0: `offset` is an address of this process; n: n-th allocation
+  uint64_t offset = 0;
+};
+
+// One rank's lines in the group's memory. `arrived` counts the points at which the rank met the others.
+struct alignas(128) Lane {
+  std::atomic<uint32_t> arrived{0};
+  std::atomic<uint32_t> sleepers{0};
+  Call call;
+  Place place;
+  int64_t allocated = 0;
+  alignas(64) std::byte staging[2][staging_bytes];
+};
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) {
+  const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+}  // namespace
+
+class SharedGroup {
+ public:
+  struct Header {
+    std::atomic<uint32_t> aborted{0};
+    std::atomic<uint32_t> present{0};
+  };
+  static size_t bytes_for(int size) { return 128 + sizeof(Lane) * static_cast<size_t>(size); }
+
+  SharedGroup(Segment memory, int size, std::string meeting)
+      : memory_(std::move(memory)), size(size), meeting(std::move(meeting)) {}
+
+  Header& header() { return *reinterpret_cast<Header*>(memory_.data()); }
+  Lane& lane(int rank) { return reinterpret_cast<Lane*>(memory_.data() + 128)[rank]; }
+  bool threads() const { return meeting.empty(); }
+
+ private:
+  Segment memory_;
+
+ public:
+  const int size;
+  const std::string meeting;  // empty when the ranks are threads
+};
+
+std::shared_ptr<SharedGroup> make_thread_group(int size) {
+  auto group = std::make_shared<SharedGroup>(Segment::anonymous(SharedGroup::bytes_for(size)), size, "");
+  for (int i = 0; i < size; ++i) new (&group->lane(i)) Lane;
+  return group;
+}
+
+std::shared_ptr<SharedGroup> meet_processes(const std::string& meeting, int rank, int size, double timeout_s) {
+  const auto name = meeting + ".comm";
+  const size_t bytes = SharedGroup::bytes_for(size);
+  // Fresh files read as zeros, and zeros are a valid start for every field that a peer may read before it is written.
+  auto group = std::make_shared<SharedGroup>(rank == 0 ? Segment::create(name, bytes) : Segment::open(name, bytes, timeout_s),
+                                             size, meeting);
+  auto& present = group->header().present;
+  present.fetch_add(1);
+  futex_wake_all(present);
+  const int64_t deadline = monotonic_ns() + static_cast<int64_t>(timeout_s * 1e9);
+  for (uint32_t here = present.load(); here < static_cast<uint32_t>(size); here = present.load()) {
+    if (monotonic_ns() > deadline) fail("only {} of {} ranks came to {} within {:.0f} s", here, size, meeting, timeout_s);
+    futex_wait(present, here, 50'000'000);
+  }
+  if (rank == 0) Segment::unlink(name);
+  return group;
+}
+
+namespace {
+
+class SharedTransport final : public Transport {
+ public:
+  SharedTransport(std::shared_ptr<SharedGroup> group, int rank)
+      : group_(std::move(group)), rank_(rank), size_(group_->size), calls_(size_), addresses_(size_) {}
+
+  const char* name() const override { return group_->threads() ? "threads" : "shared"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void abort() override {
+    group_->header().aborted.store(1);
+    for (int i = 0; i < size_; ++i) futex_wake_all(group_->lane(i).arrived);
+  }
+
+  void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
+    auto& mine = group_->lane(rank_);
+    mine.call = call;
+    if (call.collective == Collective::barrier) return meet_and_check();
+    mine.place = place_of(tensor.data_ptr());
+    const int64_t bytes = static_cast<int64_t>(tensor.nbytes());
+    switch (call.collective) {
+      case Collective::all_reduce: return all_reduce(call, tensor.data_ptr(), tensor.element_size());
+      case Collective::broadcast: return broadcast(call.root, static_cast<std::byte*>(tensor.data_ptr()), bytes);
+      case Collective::all_gather:
+        return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()), bytes);
+      case Collective::barrier: return;
+    }
+  }
+
+  at::Tensor allocate(int64_t bytes) override;
+
+ private:
+  // Allocated by all ranks together: each one's part, mapped by every rank.
+  struct Allocation {
+    std::vector<Segment> parts;
+  };
+
+  Lane& lane(int rank) { return group_->lane(rank); }
+
+  // Says that this rank has come to the next meeting point, and waits for all others.
+  void meet() {
+    auto& mine = lane(rank_);
+    const uint32_t target = mine.arrived.load(std::memory_order_relaxed) + 1;
+    mine.arrived.store(target, std::memory_order_seq_cst);
+    if (mine.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(mine.arrived);
+    for (int i = 0; i < size_; ++i) {
+      if (i != rank_) await(lane(i), target);
+    }
+  }
+
+  void await(Lane& peer, uint32_t target) {
+    const auto reached = [&](uint32_t seen) { return static_cast<int32_t>(seen - target) >= 0; };
+    for (int spin = 0; spin < spins; ++spin) {
+      if (reached(peer.arrived.load(std::memory_order_acquire))) return;
+      __builtin_ia32_pause();
+    }
+    peer.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    while (true) {
+      const uint32_t seen = peer.arrived.load(std::memory_order_seq_cst);
+      if (reached(seen)) break;
+      if (group_->header().aborted.load()) fail("another rank ended while this one waited for it");
+      futex_wait(peer.arrived, seen, 100'000'000);
+    }
+    peer.sleepers.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  // The first meeting of every call: all fingerprints are there and must agree.
+  void meet_and_check() {
+    meet();
+    const Call& mine = lane(rank_).call;
+    for (int i = 0; i < size_; ++i) {
+      if (lane(i).call.agrees_with(mine)) continue;
+      for (int k = 0; k < size_; ++k) calls_[k] = lane(k).call;
+      meet();  // nobody changes its fingerprint before everybody has read it
+      check_agreement(calls_);
+    }
+  }
+
+  Place place_of(const void* pointer) {
+    if (group_->threads()) return {0, reinterpret_cast<uint64_t>(pointer)};
+    const auto* address = static_cast<const std::byte*>(pointer);
+    for (size_t n = 0; n < allocations_.size(); ++n) {
+      const auto& part = allocations_[n]->parts[rank_];
+      if (address >= part.data() && address < part.data() + part.bytes()) {
+        return {static_cast<int64_t>(n) + 1, static_cast<uint64_t>(address - part.data())};
+      }
+    }
+    return {};
+  }
+
+  std::byte* address_of(int rank) {
+    const Place place = lane(rank).place;
+    if (place.segment == 0) return reinterpret_cast<std::byte*>(place.offset);
+    return allocations_[place.segment - 1]->parts[rank].data() + place.offset;
+  }
+
+  bool all_reachable() {
+    for (int i = 0; i < size_; ++i) {
+      if (lane(i).place.segment < 0) return false;
+    }
+    return true;
+  }
+
+  void all_reduce(const Call& call, void* data, size_t element) {
+    const int64_t bytes = call.count * static_cast<int64_t>(element);
+    if (bytes <= staging_bytes) return all_reduce_small(call, data, bytes);
+    meet_and_check();
+    if (all_reachable()) {
+      for (int i = 0; i < size_; ++i) addresses_[i] = address_of(i);
+      reduce_slice(call, element, call.count, addresses_);
+      return meet();
+    }
+    // Piece by piece through the staging buffers.
+    auto* mine = static_cast<std::byte*>(data);
+    const int64_t piece = staging_bytes / static_cast<int64_t>(element);
+    for (int i = 0; i < size_; ++i) addresses_[i] = lane(i).staging[0];
+    for (int64_t first = 0; first < call.count; first += piece) {
+      const int64_t count = std::min(piece, call.count - first);
+      std::memcpy(lane(rank_).staging[0], mine + first * element, count * element);
+      meet();
+      reduce_slice(call, element, count, addresses_);
+      meet();
+      std::memcpy(mine + first * element, lane(rank_).staging[0], count * element);
+    }
+  }
+
+  // Each rank reduces everything for itself: one meeting. Two staging buffers in turn make a second one needless: who
+  // writes a buffer again has met everybody after they read it.
+  void all_reduce_small(const Call& call, void* data, int64_t bytes) {
+    parity_ ^= 1;
+    std::memcpy(lane(rank_).staging[parity_], data, bytes);
+    meet_and_check();
+    for (int i = 0; i < size_; ++i) addresses_[i] = lane(i).staging[parity_];
+    void* target = data;
+    reduce(call.dtype, call.op, std::span<const void* const>(addresses_.data(), size_), std::span<void* const>(&target, 1), call.count);
+  }
+
+  // This rank's share of [0, count), in whole cache lines, from all buffers into all buffers.
+  void reduce_slice(const Call& call, size_t element, int64_t count, const std::vector<void*>& buffers) {
+    const int64_t line = 64 / static_cast<int64_t>(element);
+    const int64_t lines = (count + line - 1) / line;
+    const int64_t first = std::min(count, lines * rank_ / size_ * line), last = std::min(count, lines * (rank_ + 1) / size_ * line);
+    slice_.assign(buffers.begin(), buffers.end());
+    for (auto& address : slice_) address = static_cast<std::byte*>(address) + first * element;
+    reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), size_), std::span<void* const>(slice_.data(), size_),
+           last - first);
+  }
+
+  void broadcast(int root, std::byte* data, int64_t bytes) {
+    meet_and_check();
+    if (lane(root).place.segment >= 0) {
+      if (rank_ != root) std::memcpy(data, address_of(root), bytes);
+      return meet();
+    }
+    for (int64_t first = 0; first < bytes; first += staging_bytes) {
+      const int64_t size = std::min(staging_bytes, bytes - first);
+      if (rank_ == root) std::memcpy(lane(root).staging[0], data + first, size);
+      meet();
+      if (rank_ != root) std::memcpy(data + first, lane(root).staging[0], size);
+      meet();
+    }
+  }
+
+  void all_gather(const std::byte* data, std::byte* output, int64_t bytes) {
+    meet_and_check();
+    for (int64_t first = 0; first < bytes; first += staging_bytes) {
+      const int64_t size = std::min(staging_bytes, bytes - first);
+      std::memcpy(lane(rank_).staging[0], data + first, size);
+      meet();
+      for (int i = 0; i < size_; ++i) std::memcpy(output + i * bytes + first, lane(i).staging[0], size);
+      meet();
+    }
+  }
+
+  std::shared_ptr<SharedGroup> group_;
+  const int rank_;
+  const int size_;
+  int parity_ = 0;
+  std::vector<Call> calls_;
+  std::vector<void*> addresses_;
+  std::vector<void*> slice_;
+  std::vector<std::shared_ptr<Allocation>> allocations_;
+};
+
+at::Tensor SharedTransport::allocate(int64_t bytes) {
+  if (size_ == 1 || group_->threads() || bytes == 0) return at::zeros({bytes}, at::kByte);
+  const auto number = allocations_.size();
+  const auto name_for = [&](int rank) { return fmt::format("{}.{}.{}", group_->meeting, rank, number); };
+  auto allocation = std::make_shared<Allocation>();
+  allocation->parts.resize(size_);
+  std::string problem;
+  try {
+    allocation->parts[rank_] = Segment::create(name_for(rank_), static_cast<size_t>(bytes));
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  lane(rank_).allocated = problem.empty() ? bytes : -1;
+  meet();
+  int short_of_memory = -1;
+  for (int i = 0; i < size_; ++i) {
+    if (lane(i).allocated < 0) short_of_memory = i;
+    if (i != rank_ && lane(i).allocated > 0 && short_of_memory < 0) {
+      allocation->parts[i] = Segment::open(name_for(i), static_cast<size_t>(lane(i).allocated), 1);
+    }
+  }
+  meet();
+  if (problem.empty()) Segment::unlink(name_for(rank_));
+  if (short_of_memory >= 0) {
+    fail("rank {} could not get {} bytes of shared memory{}; free some of it, or use comm.transport=mpi", short_of_memory, bytes,
+         problem.empty() ? "" : " (" + problem + ")");
+  }
+  allocations_.push_back(allocation);
+  // The tensor keeps the mapping alive, even beyond this transport.
+  return at::from_blob(allocation->parts[rank_].data(), {bytes}, [allocation](void*) {}, at::kByte);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_shared_transport(std::shared_ptr<SharedGroup> group, int rank) {
+  return std::make_unique<SharedTransport>(std::move(group), rank);
+}
+
+}  // namespace trireme

@@ -1,0 +1,31 @@
+// How bytes get from rank to rank. A transport carries out one call at a time on whichever thread asks it to; the
+// Communicator above it keeps the order and the threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "trireme/comm/call.h"
+
+namespace trireme {
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual const char* name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Carries out one collective on contiguous CPU tensors, in place. all_gather: `output` holds size() × count elements.
+  virtual void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) = 0;
+
+  // Memory that peers can reach, where that saves a copy; collective: every rank calls it in the same order.
+  virtual at::Tensor allocate(int64_t bytes) = 0;
+
+  // Makes every rank that waits for this one throw. For ranks that are threads; processes end by the watchdog.
+  virtual void abort() {}
+};
+
+}  // namespace trireme

@@ -1,0 +1,205 @@
+#include "trireme/comm/world.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/comm/mpi.h"
+#include "trireme/comm/shared_transport.h"
+
+namespace trireme {
+
+namespace {
+
+const char* name(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::nobody: return "nobody";
+    case Launcher::trireme: return "trireme";
+    case Launcher::mpirun: return "mpirun";
+    case Launcher::srun: return "srun";
+    case Launcher::torchrun: return "torchrun";
+  }
+  return "?";
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+int number(const char* name, int otherwise) {
+  const auto text = environment(name);
+  if (text.empty()) return otherwise;
+  char* end = nullptr;
+  const long value = std::strtol(text.c_str(), &end, 10);
+  if (*end != '\0' || value < 0) refuse("the environment variable {} is {}, which is no rank number", name, text);
+  return static_cast<int>(value);
+}
+
+// A world of one: nothing to carry.
+class LonelyTransport final : public Transport {
+ public:
+  const char* name() const override { return "none"; }
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
+    if (call.collective == Collective::all_gather) output.copy_(tensor.view_as(output));
+  }
+  at::Tensor allocate(int64_t bytes) override { return at::zeros({bytes}, at::kByte); }
+};
+
+}  // namespace
+
+std::string Surroundings::describe() const {
+  if (launcher == Launcher::nobody) return "started alone";
+  return fmt::format("started by {}: rank {} of {}", name(launcher), rank, size);
+}
+
+Surroundings look_around() {
+  Surroundings found;
+  if (!environment("TRIREME_RANK").empty()) {
+    found.launcher = Launcher::trireme;
+    found.rank = found.local_rank = number("TRIREME_RANK", 0);
+    found.size = found.local_size = number("TRIREME_RANKS", 1);
+    found.job = environment("TRIREME_BOARD");
+    return found;
+  }
+  const bool mpirun = !environment("OMPI_COMM_WORLD_SIZE").empty();
+  const bool torchrun = !environment("TORCHELASTIC_RUN_ID").empty() && !environment("WORLD_SIZE").empty();
+  if (mpirun && torchrun && number("OMPI_COMM_WORLD_SIZE", 1) != number("WORLD_SIZE", 1)) {
+    refuse("mpirun says that there are {} ranks and torchrun says {}: start with one of them", environment("OMPI_COMM_WORLD_SIZE"),
+           environment("WORLD_SIZE"));
+  }
+  if (mpirun) {
+    found.launcher = Launcher::mpirun;
+    found.rank = number("OMPI_COMM_WORLD_RANK", 0);
+    found.size = number("OMPI_COMM_WORLD_SIZE", 1);
+    found.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+    found.local_size = number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+  } else if (!environment("SLURM_STEP_ID").empty() && number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) > 1) {
+    found.launcher = Launcher::srun;
+    found.rank = number("SLURM_PROCID", 0);
+    found.size = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1));
+    found.local_rank = number("SLURM_LOCALID", 0);
+    // "4(x2),3" tasks on each node; all nodes of a step together hold `size` of them.
+    found.local_size = number("SLURM_STEP_NUM_NODES", number("SLURM_NNODES", 1)) == 1 ? found.size : 0;
+    found.job = fmt::format("slurm-{}-{}", environment("SLURM_JOB_ID"), environment("SLURM_STEP_ID"));
+  } else if (torchrun) {
+    found.launcher = Launcher::torchrun;
+    found.rank = number("RANK", 0);
+    found.size = number("WORLD_SIZE", 1);
+    found.local_rank = number("LOCAL_RANK", 0);
+    found.local_size = number("LOCAL_WORLD_SIZE", 1);
+    found.job = fmt::format("torchrun-{}-{}-{}", environment("TORCHELASTIC_RUN_ID"), environment("MASTER_PORT"),
+                            environment("TORCHELASTIC_RESTART_COUNT"));
+  }
+  return found;
+}
+
+std::unique_ptr<World> World::join(const Surroundings& around, TransportKind transport) {
+  log::set_rank(around.rank);
+  std::unique_ptr<World> world(new World);
+  const bool one_host = around.local_size == around.size;
+  const bool wants_mpi = around.launcher == Launcher::mpirun || transport == TransportKind::mpi || !one_host;
+  if (around.size == 1) {
+    world->board_ = Board::in_memory(1);
+    world->recorder_ = std::make_unique<Recorder>(&world->board_->slot(0));
+    world->communicator_ = std::make_unique<Communicator>(std::make_unique<LonelyTransport>(), *world->recorder_);
+    return world;
+  }
+  if (around.launcher == Launcher::torchrun && wants_mpi) {
+    refuse("torchrun starts ranks without MPI, which {} needs: start with mpirun or srun instead",
+           one_host ? "comm.transport=mpi" : "a job on several hosts");
+  }
+
+  std::shared_ptr<MpiSession> session;
+  std::string meeting = environment("TRIREME_BOARD");
+  world->local_rank_ = around.local_rank;
+  world->local_size_ = around.local_size;
+  if (wants_mpi) {
+    session = MpiSession::start();
+    world->session_ = session;
+    if (session->size != around.size) {
+      refuse("{} started {} ranks, but MPI sees {}: {}", name(around.launcher), around.size, session->size,
+             around.launcher == Launcher::srun ? "start with srun --mpi=pmix (or pmi2), or with mpirun"
+                                               : "the program and mpirun come from different MPI libraries");
+    }
+    world->local_rank_ = session->local_rank;
+    world->local_size_ = session->local_size;
+    if (meeting.empty()) {
+      meeting = session->share_on_host(session->local_rank == 0 ? board_path(fmt::format("pid{}", getpid())).string() : "");
+    }
+  } else if (meeting.empty()) {
+    meeting = board_path(around.job).string();
+  }
+
+  // The board: the launcher made it, or the first rank of the host does and the others wait for it.
+  if (environment("TRIREME_BOARD").empty()) {
+    if (world->local_rank_ == 0) {
+      world->board_ = Board::create(meeting, world->local_size_);
+      world->owns_board_ = true;
+    } else {
+      for (int tries = 0; ::access(meeting.c_str(), F_OK) != 0; ++tries) {
+        if (tries == 60'000) fail("the first rank of this host did not make {} within a minute", meeting);
+        usleep(1000);
+      }
+      world->board_ = Board::open(meeting);
+    }
+  } else {
+    world->board_ = Board::open(meeting);
+  }
+  auto& slot = world->board_->slot(world->local_rank_);
+  slot.rank.store(around.rank);
+  slot.pid.store(getpid());
+  world->recorder_ = std::make_unique<Recorder>(&slot);
+
+  const bool all_here = world->local_size_ == around.size;
+  if (transport == TransportKind::shared && !all_here) refuse("comm.transport=shared needs all ranks on one host");
+  const bool shared = transport == TransportKind::shared || (transport == TransportKind::automatic && all_here);
+  auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank) : make_mpi_transport(session);
+  world->communicator_ = std::make_unique<Communicator>(std::move(carrier), *world->recorder_);
+  return world;
+}
+
+void World::run_threads(int size, const std::function<void(World&)>& body) {
+  auto group = make_thread_group(size);
+  auto board = Board::in_memory(size);
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      log::set_rank(rank);
+      std::unique_ptr<World> world(new World);
+      world->local_rank_ = rank;
+      world->local_size_ = size;
+      world->threads_ = true;
+      world->board_ = board;
+      world->recorder_ = std::make_unique<Recorder>(&board->slot(rank));
+      world->communicator_ = std::make_unique<Communicator>(make_shared_transport(group, rank), *world->recorder_);
+      try {
+        body(*world);
+      } catch (...) {
+        {
+          std::lock_guard lock(mutex);
+          if (!first_error) first_error = std::current_exception();
+        }
+        world->communicator().abort();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+World::~World() {
+  communicator_.reset();
+  if (owns_board_) ::unlink(board_->path().c_str());
+}
+
+}  // namespace trireme

@@ -1,0 +1,61 @@
+// The world of a job: which rank this process is, who started it, and the communicator that joins the ranks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/observe/board.h"
+#include "trireme/observe/recorder.h"
+#include "trireme/spec/config.h"
+
+namespace trireme {
+
+// Who started this process, by the marks that they leave in the environment.
+enum class Launcher { nobody, trireme, mpirun, srun, torchrun };
+
+struct Surroundings {
+  Launcher launcher = Launcher::nobody;
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;
+  std::string job;  // a name that the ranks of this job share and no other job on this host has
+
+  std::string describe() const;  // "started by mpirun: rank 1 of 4"
+};
+
+// Reads the environment; refuses marks of two launchers that contradict each other.
+Surroundings look_around();
+
+class World {
+ public:
+  // Joins the ranks that some launcher started, or is a world of one.
+  static std::unique_ptr<World> join(const Surroundings& surroundings, TransportKind transport);
+  // Runs `body` on `size` ranks that are threads of this process; rethrows the first error.
+  static void run_threads(int size, const std::function<void(World&)>& body);
+
+  ~World();
+
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  bool ranks_are_threads() const { return threads_; }
+
+  Communicator& communicator() { return *communicator_; }
+  Recorder& recorder() { return *recorder_; }
+  std::shared_ptr<Board> board() { return board_; }
+
+ private:
+  World() = default;
+
+  int local_rank_ = 0, local_size_ = 1;
+  bool threads_ = false;
+  bool owns_board_ = false;
+  std::shared_ptr<void> session_;  // MPI, where it was started; ends last
+  std::shared_ptr<Board> board_;
+  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,80 @@
+// What a model learns from: numbered samples that anyone may read in any order, on any thread. Which samples a step
+// uses is decided elsewhere (order.h), so a dataset is only a size and a pure function from sample numbers to tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace trireme {
+
+struct Batch {
+  at::Tensor inputs;   // int64 [b, context] for tokens, float32 [b, features] for vectors
+  at::Tensor targets;  // int64 [b, context] for tokens, int64 [b] for vectors
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual int64_t size() const = 0;  // in samples
+
+  // The named samples as tensors on the CPU, one row each, in the order given. Safe to call from many threads.
+  virtual Batch get(std::span<const int64_t> samples) const = 0;
+
+  virtual int64_t vocab() const = 0;             // targets lie in [0, vocab): tokens of a vocabulary, or classes
+  virtual int64_t items_per_sample() const = 0;  // what throughput counts: tokens of a sample, or 1
+  virtual std::string items() const = 0;         // and its name: "tokens" or "samples"
+  virtual std::string describe() const = 0;      // one line for people
+
+ protected:
+  void check_in_range(std::span<const int64_t> samples) const;
+};
+
+// Samples [first, first + count) of another dataset, numbered from 0.
+class Slice final : public Dataset {
+ public:
+  Slice(std::shared_ptr<const Dataset> whole, int64_t first, int64_t count);
+
+  int64_t size() const override { return count_; }
+  Batch get(std::span<const int64_t> samples) const override;
+  int64_t vocab() const override { return whole_->vocab(); }
+  int64_t items_per_sample() const override { return whole_->items_per_sample(); }
+  std::string items() const override { return whole_->items(); }
+  std::string describe() const override;
+
+ private:
+  std::shared_ptr<const Dataset> whole_;
+  int64_t first_;
+  int64_t count_;
+};
+
+struct Split {
+  std::unique_ptr<Dataset> train;
+  std::unique_ptr<Dataset> validation;  // null when nothing is held out
+};
+
+// Holds the last `fraction` of the samples out for validation: at least one when the fraction is not 0.
+Split split(std::shared_ptr<const Dataset> whole, double fraction);
+
+// Everything that decides what the samples are. A field that its kind does not use is ignored.
+struct DataOptions {
+  std::string kind = "tokens";  // tokens, text (files); synthetic_tokens, synthetic_vectors (made from the seed)
+  std::filesystem::path path;   // tokens, text
+  std::string dtype = "auto";   // tokens: uint16 or uint32; auto takes the header's, and uint16 without a header
+  int64_t context = 0;          // every kind of token: tokens a sample
+  int64_t vocab = 0;            // every kind of token: the model's vocabulary; 0 in a file's case: whatever it holds
+  int64_t features = 0;         // synthetic_vectors
+  int64_t classes = 0;          // synthetic_vectors
+  int64_t samples = 0;          // synthetic kinds
+  uint64_t seed = 1;            // synthetic kinds
+  double validation = 0;        // the fraction of the samples that is held out
+};
+
+Split open_dataset(const DataOptions& options);
+
+}  // namespace trireme

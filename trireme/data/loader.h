@@ -1,0 +1,56 @@
+// Feeds one rank: while a step runs, a thread builds the microbatches of the next one. What it hands out is exactly
+// what reading the dataset directly would give; only the waiting is gone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "trireme/data/dataset.h"
+#include "trireme/data/order.h"
+
+namespace trireme {
+
+struct Microbatch {
+  at::Tensor inputs;
+  at::Tensor targets;
+  at::Tensor positions;  // int64 [b]: step·batch + place, who a sample is to dropout, whichever rank it lands on
+};
+
+struct LoadedStep {
+  int64_t step = 0;
+  std::vector<Microbatch> microbatches;  // none when the rank's share is empty
+};
+
+class Loader {
+ public:
+  // `dataset` must outlive the loader. `microbatch` 0 means the whole share at once.
+  Loader(const Dataset& dataset, SampleOrder order, Share share, int64_t microbatch, int64_t first_step);
+
+  // The steps from `first_step` on, one a call. What goes wrong on the thread is thrown here, and again at every
+  // further call: there is no step after a failed one.
+  LoadedStep next();
+
+ private:
+  LoadedStep load(int64_t step) const;
+  void prefetch(std::stop_token stop, int64_t first_step);
+
+  const Dataset& dataset_;
+  SampleOrder order_;
+  std::vector<Share> pieces_;
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::optional<LoadedStep> ready_;
+  std::exception_ptr failure_;
+  std::jthread thread_;  // last: it is stopped and joined before anything that it uses is gone
+};
+
+}  // namespace trireme

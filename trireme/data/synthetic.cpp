@@ -1,0 +1,105 @@
+#include "trireme/data/synthetic.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "trireme/base/error.h"
+#include "trireme/base/units.h"
+#include "trireme/data/token_samples.h"
+
+namespace trireme {
+
+namespace {
+
+void require(const char* what, int64_t value, int64_t least) {
+  if (value < least) refuse("synthetic data needs {} of at least {}, not {}", what, least, value);
+}
+
+// Scales 32 random bits to [0, count).
+int64_t below(int64_t count, uint64_t bits) {
+  return static_cast<int64_t>(((bits >> 32) * static_cast<uint64_t>(count)) >> 32);
+}
+
+}  // namespace
+
+SyntheticTokens::SyntheticTokens(int64_t samples, int64_t context, int64_t vocab, uint64_t seed)
+    : samples_(samples),
+      context_(context),
+      vocab_(vocab),
+      chain_(Key{seed}.with("synthetic chain")),
+      walks_(Key{seed}.with("synthetic walks")) {
+  require("a number of samples", samples, 1);
+  require("a context", context, 1);
+  require("a vocabulary", vocab, 2);
+}
+
+int64_t SyntheticTokens::follow(int64_t token, uint64_t coins) const {
+  const int successor = std::min(std::countl_zero(coins), 3);  // tails before the first head: 1/2, 1/4, 1/8, the rest
+  return below(vocab_, bits64(chain_.with(static_cast<uint64_t>(token)), static_cast<uint64_t>(successor)));
+}
+
+Batch SyntheticTokens::get(std::span<const int64_t> samples) const {
+  check_in_range(samples);
+  Batch batch = empty_token_batch(samples.size(), context_);
+  int64_t* inputs = batch.inputs.mutable_data_ptr<int64_t>();
+  int64_t* targets = batch.targets.mutable_data_ptr<int64_t>();
+  for (const int64_t sample : samples) {
+    const Key walk = walks_.with(static_cast<uint64_t>(sample));
+    int64_t token = below(vocab_, bits64(walk, 0));
+    for (int64_t place = 1; place <= context_; ++place) {
+      *inputs++ = token;
+      token = follow(token, bits64(walk, static_cast<uint64_t>(place)));
+      *targets++ = token;
+    }
+  }
+  return batch;
+}
+
+std::string SyntheticTokens::describe() const {
+  return fmt::format("synthetic tokens: a Markov chain over {} tokens, {} samples of {}", vocab_, samples_, context_);
+}
+
+SyntheticVectors::SyntheticVectors(int64_t samples, int64_t features, int64_t classes, uint64_t seed)
+    : samples_(samples), features_(features), classes_(classes), vectors_(Key{seed}.with("synthetic vectors")) {
+  require("a number of samples", samples, 1);
+  require("a number of features", features, 1);
+  require("a number of classes", classes, 2);
+  const Key key = Key{seed}.with("synthetic teacher");
+  teacher_.resize(static_cast<size_t>(features * classes));
+  for (size_t i = 0; i < teacher_.size(); ++i) teacher_[i] = normal(key, i);
+}
+
+// A plain loop and no matrix product: the label of a sample must not depend on the batch that it is read in, and a
+// BLAS may round differently by shape. Classes lie innermost so that the loop vectorises without reordering sums.
+int64_t SyntheticVectors::classify(std::span<const float> vector, std::vector<double>& scores) const {
+  std::ranges::fill(scores, 0.0);
+  const double* weight = teacher_.data();
+  for (const float value : vector) {
+    for (double& score : scores) score += *weight++ * value;
+  }
+  return std::ranges::max_element(scores) - scores.begin();
+}
+
+Batch SyntheticVectors::get(std::span<const int64_t> samples) const {
+  check_in_range(samples);
+  const auto rows = static_cast<int64_t>(samples.size());
+  Batch batch{at::empty({rows, features_}, at::kFloat), at::empty({rows}, at::kLong)};
+  float* inputs = batch.inputs.mutable_data_ptr<float>();
+  int64_t* targets = batch.targets.mutable_data_ptr<int64_t>();
+  std::vector<double> scores(static_cast<size_t>(classes_));
+  for (const int64_t sample : samples) {
+    const Key key = vectors_.with(static_cast<uint64_t>(sample));
+    const std::span<float> row(inputs, static_cast<size_t>(features_));
+    for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(normal(key, i));
+    *targets++ = classify(row, scores);
+    inputs += features_;
+  }
+  return batch;
+}
+
+std::string SyntheticVectors::describe() const {
+  return fmt::format("synthetic vectors: {} features in {} classes by a linear teacher, {} samples", features_,
+                     classes_, samples_);
+}
+
+}  // namespace trireme

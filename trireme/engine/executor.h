@@ -1,0 +1,109 @@
+// The engine: a rank's step is a graph of tasks, and a task runs when everything it waits for has come. What it waits
+// for are other tasks and messages; both are signals. A Schedule chooses among the tasks that are ready.
+//
+// There are two lanes. Compute tasks run on the thread that calls run(). Wire tasks only start something (a reduction,
+// a copy) and end when whoever carries it out calls complete(); they start at once on whichever thread signalled
+// them last, so a hook inside autograd can send a bucket off while the backward pass goes on.
+//
+// A graph is built once and run once a step: nothing is allocated while it runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "trireme/observe/recorder.h"
+#include "trireme/spec/task.h"
+
+namespace trireme {
+
+using TaskId = uint32_t;
+
+enum class Lane : uint8_t { compute, wire };
+
+// Time as the engine sees it: real here, simulated elsewhere.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual double now_s() const = 0;
+};
+
+class RealClock final : public Clock {
+ public:
+  double now_s() const override { return static_cast<double>(monotonic_ns()) * 1e-9; }
+};
+
+// Someone who has work for a thread that would otherwise sleep: the communicator, whose messages it may carry.
+class Helper {
+ public:
+  virtual ~Helper() = default;
+  // Does one piece of work on the calling thread; false when there is none to be had right now.
+  virtual bool help() = 0;
+};
+
+class Graph {
+ public:
+  // `extra_signals`: how many signals from outside (hooks, messages) the task waits for besides `after`.
+  TaskId add(TaskKind kind, int32_t index, Lane lane, std::function<void()> work, const std::vector<TaskId>& after = {},
+             int32_t extra_signals = 0);
+  void add_dependency(TaskId task, TaskId after);
+  size_t size() const { return tasks_.size(); }
+
+ private:
+  friend class Executor;
+  struct Task {
+    TaskKind kind;
+    Lane lane;
+    int32_t index;
+    int32_t waits;  // signals needed before it may run
+    std::function<void()> work;
+    std::vector<TaskId> successors;
+  };
+  std::vector<Task> tasks_;
+};
+
+class Executor {
+ public:
+  Executor(Recorder& recorder, const Schedule& schedule, const Clock& clock, Helper* helper = nullptr);
+
+  // Runs every task of the graph; throws the first error of any task.
+  void run(Graph& graph);
+
+  // One thing that the task waits for has come. From any thread, also from inside a task.
+  void signal(TaskId task);
+  // A wire task has ended, well or with an error. From any thread.
+  void complete(TaskId task, std::exception_ptr error = nullptr);
+
+  // Seconds of the last run in which the compute thread had nothing to do.
+  double idle_s() const { return idle_s_; }
+
+ private:
+  void finished(TaskId task);
+  void failed(std::exception_ptr error);
+  void start_wire(TaskId task);
+  void run_compute(TaskId task);
+
+  Recorder& recorder_;
+  const Schedule& schedule_;
+  const Clock& clock_;
+  Helper* helper_;
+
+  Graph* graph_ = nullptr;
+  std::unique_ptr<std::atomic<int32_t>[]> waits_;
+  size_t waits_capacity_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<ReadyTask> ready_;    // guarded by mutex_
+  std::vector<TaskId> ready_ids_;   // beside ready_
+  size_t remaining_ = 0;            // guarded by mutex_
+  size_t wires_in_flight_ = 0;      // guarded by mutex_
+  std::exception_ptr error_;        // guarded by mutex_
+  double idle_s_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,54 @@
+// A model is an ordered list of layers; between any two of them it can be cut. What passes from one layer to the next
+// is one tensor, whose first dim is the batch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/random.h"
+#include "trireme/nn/parameter.h"
+#include "trireme/spec/layer.h"
+
+namespace trireme {
+
+// Keys and values of the tokens seen so far, a pair [B, H, T, D] for each attention layer; for generation.
+struct KeyValueCache {
+  std::vector<std::pair<at::Tensor, at::Tensor>> layers;
+  int64_t length = 0;
+};
+
+// What a forward pass knows besides its input.
+struct Pass {
+  bool training = false;
+  Key dropout;                     // of (seed, step)
+  at::Tensor samples;              // identities of the batch's samples, int64 on the host
+  KeyValueCache* cache = nullptr;  // set while generating
+};
+
+class Layer {
+ public:
+  explicit Layer(std::string name) : name_(std::move(name)) {}
+  virtual ~Layer() = default;
+
+  virtual at::Tensor forward(const at::Tensor& input, const Pass& pass) = 0;
+  virtual LayerSpec spec() const = 0;
+
+  const std::string& name() const { return name_; }
+  // In the order of their first use; the gradients become ready in the reverse order.
+  const ParameterList& parameters() const { return parameters_; }
+
+ protected:
+  // Makes a parameter of this layer: a matrix, which decays, or a vector, which does not.
+  ParameterPtr add(const std::string& name, std::vector<int64_t> shape, Initial initial);
+  // Uses another layer's parameter too.
+  ParameterPtr share(ParameterPtr parameter);
+
+  std::string name_;
+  ParameterList parameters_;
+};
+
+}  // namespace trireme

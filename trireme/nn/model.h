@@ -1,0 +1,39 @@
+// Models by name: layers, parameters and loss. What a model is made of does not depend on how it is trained.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "trireme/nn/layer.h"
+#include "trireme/spec/config.h"
+#include "trireme/spec/layer.h"
+
+namespace trireme {
+
+class Model {
+ public:
+  std::vector<std::unique_ptr<Layer>> layers;
+
+  at::Tensor forward(const at::Tensor& input, const Pass& pass) const;
+
+  // Every parameter once, in the order of first use.
+  ParameterList parameters() const;
+  LayerTable table(int64_t element_bytes) const;
+
+  // Draws every parameter anew: a pure function of (seed, the parameter's name).
+  void initialize(uint64_t seed);
+  // Moves all parameters to a type and device.
+  void to(at::ScalarType dtype, at::Device device);
+};
+
+// Sum of the cross entropies of the batch, in fp32 or fp64. output [..., classes], targets [...].
+at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets);
+
+// `vocab` is what the data needs when the configuration leaves it open. Parameters are fp64 on the CPU until to().
+std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab);
+
+// The parts of build_model.
+std::unique_ptr<Model> build_gpt(const ModelConfig& config, int64_t vocab);
+std::unique_ptr<Model> build_mlp(const ModelConfig& config);
+
+}  // namespace trireme

@@ -1,0 +1,44 @@
+#include "trireme/nn/parameter.h"
+
+#include <ATen/ATen.h>
+
+namespace trireme {
+
+void GradientSlot::written() {
+  fresh = false;
+  if (arrived) arrived();
+}
+
+void GradientSlot::add(const at::Tensor& gradient) {
+  if (fresh) {
+    view.copy_(gradient);
+  } else {
+    view.add_(gradient);
+  }
+  written();
+}
+
+void GradientSlot::add_product(const at::Tensor& left, const at::Tensor& right) {
+  if (view.scalar_type() == left.scalar_type()) {
+    at::addmm_out(view, view, left, right, fresh ? 0 : 1, 1);
+    return written();
+  }
+  add(at::mm(left, right));  // a bf16 product into an fp32 gradient
+}
+
+void GradientSlot::add_column_sums(const at::Tensor& rows) {
+  if (fresh) {
+    at::sum_out(view, rows, {0}, false, view.scalar_type());
+  } else {
+    view.add_(rows.sum(at::IntArrayRef{0}, false, view.scalar_type()));
+  }
+  written();
+}
+
+void GradientSlot::add_rows(const at::Tensor& places, const at::Tensor& rows) {
+  if (fresh) view.zero_();
+  view.index_add_(0, places, rows.to(view.scalar_type()));
+  written();
+}
+
+}  // namespace trireme

@@ -1,0 +1,53 @@
+// A parameter of a model: a leaf tensor with a name that is the same on every mesh, and the place its gradient goes to.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+// Where a parameter's gradient is written: a piece of a bucket that its owner gave it. The backward pass of a layer
+// writes there directly (for a matrix product the product itself lands in the bucket), so no gradient is ever copied,
+// zeroed or accumulated in a pass of its own.
+struct GradientSlot {
+  at::Tensor view;
+  bool fresh = true;              // nothing written yet in this step: overwrite instead of adding
+  std::function<void()> arrived;  // called after each write
+
+  void add(const at::Tensor& gradient);                             // view (+)= gradient
+  void add_product(const at::Tensor& left, const at::Tensor& right);  // view (+)= left · right
+  void add_column_sums(const at::Tensor& rows);                     // view (+)= sum over the first dim
+  void add_rows(const at::Tensor& places, const at::Tensor& rows);  // view[places[i]] (+)= rows[i]
+
+ private:
+  void written();
+};
+
+// How a parameter starts: a distribution and its scale.
+struct Initial {
+  enum class Kind : uint8_t { zeros, ones, normal, uniform } kind = Kind::zeros;
+  double scale = 0;  // standard deviation, or bound of the uniform
+
+  static Initial zeros() { return {Kind::zeros, 0}; }
+  static Initial ones() { return {Kind::ones, 0}; }
+  static Initial normal(double deviation) { return {Kind::normal, deviation}; }
+  static Initial uniform(double bound) { return {Kind::uniform, bound}; }
+};
+
+struct Parameter {
+  std::string name;
+  at::Tensor value;
+  Initial initial;
+  bool decays = true;  // weight decay applies to matrices, not to biases and gains
+  int uses = 1;        // how often one backward pass writes the gradient (a tied embedding: twice)
+  GradientSlot gradient;
+};
+
+using ParameterPtr = std::shared_ptr<Parameter>;
+using ParameterList = std::vector<ParameterPtr>;
+
+}  // namespace trireme

@@ -1,0 +1,45 @@
+#include "trireme/observe/bench_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace trireme {
+
+namespace {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace
+
+double BenchLine::ratio() const {
+  const double mine = median(ours), theirs = median(peer);
+  return smaller_is_better ? theirs / mine : mine / theirs;
+}
+
+double BenchLine::spread() const {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(ours.size(), peer.size()); ++i) {
+    ratios.push_back(smaller_is_better ? peer[i] / ours[i] : ours[i] / peer[i]);
+  }
+  if (ratios.empty()) return 0;
+  const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
+  return (*high - *low) / 2;
+}
+
+nlohmann::ordered_json BenchLine::json() const {
+  return {{"bench", bench},   {"case", bench_case},     {"ours", median(ours)}, {"peer", median(peer)},  {"peer_name", peer_name},
+          {"ratio", ratio()}, {"spread", spread()},     {"unit", unit},         {"repeats", ours.size()}, {"settings", settings}};
+}
+
+std::string BenchLine::brief() const {
+  return fmt::format("{:<8} {:<24} ours {:.4g} {}  {} {:.4g} {}  ratio {:.3f} ± {:.3f}", bench, bench_case, median(ours), unit, peer_name,
+                     median(peer), unit, ratio(), spread());
+}
+
+}  // namespace trireme

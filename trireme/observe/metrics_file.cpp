@@ -1,0 +1,100 @@
+#include "trireme/observe/metrics_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string_view>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr std::string_view header = R"({"format":"trireme-metrics","version":1})" "\n";
+
+// How much of the file tells of steps up to `last_step`, in bytes. Steps only grow along a file.
+uintmax_t bytes_up_to(const std::filesystem::path& path, int64_t last_step) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail_errno(path.string());
+  uintmax_t kept = 0;
+  std::string line;
+  while (std::getline(file, line) && !file.eof()) {  // a line without its newline was torn by a kill
+    if (kept == 0 && line + "\n" != header) {
+      refuse("{} is no metrics file that this version can continue: its first line is not {}", path.string(), header);
+    }
+    const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto step = record.find("step");
+    if (step != record.end() && step->is_number() && step->get<int64_t>() > last_step) break;
+    kept += line.size() + 1;
+  }
+  return kept;
+}
+
+// Leaves in the file what a new run keeps of it; true when that is anything.
+bool keep_up_to(const std::filesystem::path& path, int64_t resume_step) {
+  if (!std::filesystem::is_regular_file(path)) return false;
+  const uintmax_t kept = resume_step < 0 ? 0 : bytes_up_to(path, resume_step);
+  std::error_code error;
+  std::filesystem::resize_file(path, kept, error);
+  if (error) fail("{}: {}", path.string(), error.message());
+  return kept > 0;
+}
+
+ordered_json by_owner(const std::vector<OwnerBytes>& memory) {
+  ordered_json object = ordered_json::object();
+  for (const auto& [owner, bytes] : memory) object[owner] = bytes;
+  return object;
+}
+
+void name_nonfinite(ordered_json& line) {
+  ordered_json names = ordered_json::array();
+  for (const auto& [key, value] : line.items()) {
+    if (value.is_number_float() && !std::isfinite(value.get<double>())) names.push_back(key);
+  }
+  if (!names.empty()) line["nonfinite"] = std::move(names);
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resume_step)
+    : has_header_(keep_up_to(path, resume_step)), file_(path), last_step_(std::max<int64_t>(resume_step, 0)) {
+  if (!has_header_) has_header_ = file_.append(header);
+}
+
+void MetricsFile::step(const StepReport& report) {
+  last_step_ = report.step;
+  ordered_json line = {
+      {"step", report.step},
+      {"steps", report.steps},
+      {"loss", report.loss},
+      {"grad_norm", report.grad_norm},
+      {"lr", report.lr},
+      {report.items + "_per_s", report.items_per_s},
+      {"step_s", report.step_s},
+      {"reduce_wait_s", report.reduce_wait_s},
+      {"sent_bytes", report.sent_bytes},
+      {"skipped", report.skipped},
+      {"memory", by_owner(report.memory)},
+  };
+  if (report.eval_loss) line["eval_loss"] = *report.eval_loss;
+  write_line(std::move(line));
+}
+
+void MetricsFile::event(const std::string& name, const json& fields) {
+  ordered_json line = {{"event", name}, {"step", last_step_}};
+  for (const auto& [key, value] : fields.items()) line[key] = value;
+  write_line(std::move(line));
+}
+
+void MetricsFile::write_line(ordered_json line) {
+  name_nonfinite(line);
+  // A file whose header met a full disk gets it before its first line that fits.
+  if (!has_header_) has_header_ = file_.append(header);
+  // Text that is not UTF-8 (a path, an error message) is mended, not thrown at the trainer.
+  if (has_header_) file_.append(line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace trireme

@@ -1,0 +1,60 @@
+#include "trireme/observe/recorder.h"
+
+namespace trireme {
+
+void Ledger::set(const std::string& owner, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  bytes_[owner] = bytes;
+}
+
+std::vector<OwnerBytes> Ledger::by_owner() const {
+  std::lock_guard lock(mutex_);
+  std::vector<OwnerBytes> all;
+  for (const auto& [owner, bytes] : bytes_) all.push_back({owner, bytes});
+  return all;
+}
+
+int64_t Ledger::total() const {
+  int64_t sum = 0;
+  for (const auto& entry : by_owner()) sum += entry.bytes;
+  return sum;
+}
+
+void Recorder::compute(const char* what, int64_t index) {
+  if (!slot_) return;
+  slot_->compute.write(what, step(), index);
+  slot_->progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Recorder::communicate(const char* what, int64_t sequence) {
+  if (!slot_) return;
+  slot_->communication.write(what, step(), sequence);
+  slot_->progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Recorder::set_step(int64_t step) {
+  step_.store(step, std::memory_order_relaxed);
+  if (slot_) slot_->step.store(step, std::memory_order_relaxed);
+}
+
+void Recorder::add_sink(std::unique_ptr<MetricSink> sink) {
+  std::lock_guard lock(sinks_mutex_);
+  if (sink) sinks_.push_back(std::move(sink));
+}
+
+void Recorder::report(const StepReport& report) {
+  std::lock_guard lock(sinks_mutex_);
+  for (auto& sink : sinks_) sink->step(report);
+}
+
+void Recorder::event(const std::string& name, const nlohmann::json& fields) {
+  std::lock_guard lock(sinks_mutex_);
+  for (auto& sink : sinks_) sink->event(name, fields);
+}
+
+void Recorder::finish() {
+  std::lock_guard lock(sinks_mutex_);
+  for (auto& sink : sinks_) sink->finish();
+}
+
+}  // namespace trireme

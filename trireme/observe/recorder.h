@@ -1,0 +1,58 @@
+// Everything a rank does passes here: each operation as it begins, each step's report, each byte by owner.
+// From the Recorder come the board's crash record, the progress line, metrics.jsonl and the TensorBoard files.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "trireme/observe/board.h"
+#include "trireme/observe/step_report.h"
+
+namespace trireme {
+
+// Bytes held, by who owns them ("parameters", "gradients", "optimizer", "checkpoint").
+class Ledger {
+ public:
+  void set(const std::string& owner, int64_t bytes);
+  std::vector<OwnerBytes> by_owner() const;
+  int64_t total() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, int64_t> bytes_;
+};
+
+class Recorder {
+ public:
+  explicit Recorder(BoardSlot* slot = nullptr) : slot_(slot) {}
+
+  // The compute thread begins an operation, the communication thread begins a message.
+  void compute(const char* what, int64_t index = -1);
+  void communicate(const char* what, int64_t sequence);
+  void set_step(int64_t step);
+  int64_t step() const { return step_.load(std::memory_order_relaxed); }
+
+  void sent(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+
+  void add_sink(std::unique_ptr<MetricSink> sink);
+  void report(const StepReport& report);
+  void event(const std::string& name, const nlohmann::json& fields);
+  void finish();
+
+  Ledger& memory() { return memory_; }
+
+ private:
+  BoardSlot* slot_;
+  std::atomic<int64_t> step_{-1};
+  std::atomic<int64_t> sent_bytes_{0};
+  Ledger memory_;
+  std::mutex sinks_mutex_;  // events come from the saving thread too
+  std::vector<std::unique_ptr<MetricSink>> sinks_;
+};
+
+}  // namespace trireme

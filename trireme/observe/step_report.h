@@ -1,0 +1,48 @@
+// One optimizer step as everybody sees it, and the interface of those who show or keep it: the progress line,
+// metrics.jsonl, TensorBoard. The trainer fills one report a step and hands it to every sink.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+// Memory by owner: parameters, gradients, optimizer, activations …
+struct OwnerBytes {
+  std::string owner;
+  int64_t bytes = 0;
+};
+
+struct StepReport {
+  int64_t step = 0;   // counted from 1
+  int64_t steps = 0;  // of the whole run
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  double step_s = 0;
+  double items_per_s = 0;
+  std::string items = "tokens";  // what is counted: "tokens" or "samples"
+  int64_t skipped = 0;           // steps so far whose gradients were not finite and were not applied
+  double reduce_wait_s = 0;      // the part of step_s that was spent waiting for reductions
+  int64_t sent_bytes = 0;
+  std::vector<OwnerBytes> memory;
+  std::optional<double> eval_loss;  // of a step after which the model was evaluated
+};
+
+// The short name of a report's throughput: "tps" for tokens, "sps" for samples.
+inline std::string throughput_word(const StepReport& report) { return report.items.substr(0, 1) + "ps"; }
+
+// Where reports go. One thread at a time calls a sink; what a sink meets on its way (a full disk) never ends training.
+class MetricSink {
+ public:
+  virtual ~MetricSink() = default;
+  virtual void step(const StepReport& report) = 0;
+  // What happens between steps: a checkpoint saved, a run resumed, a warning. `fields` is a JSON object.
+  virtual void event(const std::string& name, const nlohmann::json& fields) = 0;
+  virtual void finish() = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,170 @@
+#include "trireme/observe/watchdog.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/base/units.h"
+
+namespace trireme {
+
+namespace {
+constexpr int beat_period_ms = 250;
+constexpr int64_t second_ns = 1'000'000'000;
+}  // namespace
+
+// What we know of one rank of this host (ourselves included: our own pace is watched too).
+struct Watchdog::Peer {
+  int local_rank = 0;
+  int descriptor = -1;  // pidfd: readable once the process is dead
+  bool tried = false;
+  uint64_t progress = 0;
+  int64_t progress_ns = 0;
+  int64_t step = -1;
+  int64_t step_ns = 0;
+  double longest_step_s = 0;
+  bool warned = false;
+  ~Peer() {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+};
+
+Watchdog::Watchdog(std::shared_ptr<Board> board, int local_rank, int rank, WatchdogOptions options)
+    : board_(std::move(board)), local_rank_(local_rank), options_(std::move(options)) {
+  for (int i = 0; i < board_->ranks(); ++i) {
+    auto peer = std::make_unique<Peer>();
+    peer->local_rank = i;
+    peer->progress_ns = peer->step_ns = monotonic_ns();
+    peers_.push_back(std::move(peer));
+  }
+  auto& slot = board_->slot(local_rank_);
+  slot.rank.store(rank);
+  slot.beat_ns.store(monotonic_ns());
+  slot.pid.store(getpid());
+  slot.state.store(RankState::running);
+  wake_ = eventfd(0, EFD_CLOEXEC);
+  if (wake_ < 0) fail_errno("eventfd");
+  thread_ = std::thread([this, log_rank = log::rank()] {
+    log::set_rank(log_rank);
+    run();
+  });
+}
+
+Watchdog::~Watchdog() {
+  ending_ = true;
+  const uint64_t one = 1;
+  (void)!::write(wake_, &one, sizeof one);
+  thread_.join();
+  ::close(wake_);
+}
+
+void Watchdog::stand_down() {
+  standing_down_ = true;
+  board_->slot(local_rank_).state.store(RankState::finished);
+}
+
+void Watchdog::run() {
+  std::vector<pollfd> polled;
+  while (!ending_) {
+    polled.assign(1, {wake_, POLLIN, 0});
+    for (auto& peer : peers_) {
+      if (peer->descriptor >= 0) polled.push_back({peer->descriptor, POLLIN, 0});
+    }
+    poll(polled.data(), polled.size(), beat_period_ms);
+    if (ending_) return;
+    const int64_t now = monotonic_ns();
+    board_->slot(local_rank_).beat_ns.store(now);
+    if (standing_down_) continue;
+    if (board_->faulted()) follow();
+    for (auto& peer : peers_) {
+      if (peer->local_rank != local_rank_) watch(*peer, now);
+    }
+    watch_pace(now);
+  }
+}
+
+void Watchdog::watch(Peer& peer, int64_t now_ns) {
+  auto& slot = board_->slot(peer.local_rank);
+  const auto running = [&] { return slot.state.load() == RankState::running; };
+  if (!running()) return;
+  const int pid = slot.pid.load();
+  bool dead = false;
+  if (!peer.tried && pid != getpid()) {
+    peer.tried = true;
+    peer.descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    dead = peer.descriptor < 0 && errno == ESRCH;
+  }
+  if (peer.descriptor >= 0) {
+    pollfd one{peer.descriptor, POLLIN, 0};
+    dead = poll(&one, 1, 0) > 0;
+  }
+  if (dead && running()) end_job(slot, "died");
+  const double silent_s = static_cast<double>(now_ns - slot.beat_ns.load()) / second_ns;
+  if (silent_s > options_.heartbeat_s && running()) {
+    end_job(slot, fmt::format("has not answered for {}", human_seconds(silent_s)));
+  }
+}
+
+// A rank is late when it spends far longer in one operation than the slowest step so far took. The rank that made the
+// fewest operations is the one that the others wait for.
+void Watchdog::watch_pace(int64_t now_ns) {
+  Peer* slowest = nullptr;
+  for (auto& peer : peers_) {
+    auto& slot = board_->slot(peer->local_rank);
+    if (slot.state.load() != RankState::running) continue;
+    const uint64_t progress = slot.progress.load();
+    if (progress != peer->progress) {
+      peer->progress = progress;
+      peer->progress_ns = now_ns;
+      peer->warned = false;
+    }
+    const int64_t step = slot.step.load();
+    if (step != peer->step) {
+      if (peer->step >= 0) {
+        peer->longest_step_s = std::max(peer->longest_step_s, static_cast<double>(now_ns - peer->step_ns) / second_ns);
+      }
+      peer->step = step;
+      peer->step_ns = now_ns;
+    }
+    if (!slowest || peer->progress < slowest->progress) slowest = peer.get();
+  }
+  if (!slowest || slowest->step < 0) return;
+  const double still_s = static_cast<double>(now_ns - slowest->progress_ns) / second_ns;
+  const double deadline_s = std::max(10.0, 5 * slowest->longest_step_s);
+  auto& slot = board_->slot(slowest->local_rank);
+  if (options_.stop_s > 0 && still_s > options_.stop_s) {
+    end_job(slot, fmt::format("made no progress for {} (watchdog.stop)", human_seconds(still_s)));
+  }
+  if (still_s > deadline_s && !slowest->warned) {
+    slowest->warned = true;
+    const int speaker = slowest->local_rank == 0 && board_->ranks() > 1 ? 1 : 0;
+    if (local_rank_ == speaker) {
+      log::warn("rank {} (process {}) made no progress for {}; its last operation: {} (the job goes on{})", slot.rank.load(),
+                slot.pid.load(), human_seconds(still_s), slot.last_operation(),
+                options_.stop_s > 0 ? ", and is stopped after " + human_seconds(options_.stop_s) : "");
+    }
+  }
+}
+
+void Watchdog::end_job(BoardSlot& culprit, const std::string& what) {
+  const auto message = fmt::format("rank {} (process {}) {}; its last operation: {}", culprit.rank.load(), culprit.pid.load(), what,
+                                   culprit.last_operation());
+  if (board_->claim_fault(culprit.rank.load(), 1, message)) {
+    log::error("{}. The job ends; continue it with --resume", message);
+  }
+  follow();
+}
+
+void Watchdog::follow() {
+  if (options_.before_exit) options_.before_exit();
+  board_->slot(local_rank_).state.store(RankState::failed);
+  // The compute thread may be inside a collective that will never end: leave without it.
+  _exit(board_->fault_exit_status());
+}
+
+}  // namespace trireme

@@ -1,0 +1,101 @@
+#include "trireme/optim/store.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+at::ScalarType value_type(Precision precision) {
+  switch (precision) {
+    case Precision::fp64: return at::kDouble;
+    case Precision::fp32: return at::kFloat;
+    case Precision::bf16: return at::kBFloat16;
+  }
+  fail("no such precision");
+}
+
+at::ScalarType master_type(Precision precision) { return precision == Precision::fp64 ? at::kDouble : at::kFloat; }
+
+namespace {
+
+constexpr int64_t line = 16;  // elements: every parameter starts on a cache line, whatever the type
+
+// Cuts the parameters, in the order in which their gradients become ready (the reverse of their use), into buckets.
+std::vector<Bucket> cut(const ParameterList& parameters, int64_t largest) {
+  std::vector<Bucket> buckets(1);
+  for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
+    const int64_t elements = ((*it)->value.numel() + line - 1) / line * line;
+    if (buckets.back().elements > 0 && buckets.back().elements + elements > largest) buckets.emplace_back();
+    buckets.back().parameters.push_back({*it, 0});
+    buckets.back().elements += elements;
+  }
+  for (auto& bucket : buckets) {
+    // Decaying parameters first: the optimizer then works on two runs a bucket.
+    std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(), [](const auto& one) { return one.parameter->decays; });
+    int64_t offset = 0;
+    for (auto& stored : bucket.parameters) {
+      stored.offset = offset;
+      offset += (stored.parameter->value.numel() + line - 1) / line * line;
+      if (stored.parameter->decays) bucket.decaying = offset;
+    }
+  }
+  return buckets;
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const ParameterList& parameters, Precision precision, at::Device device, double bucket_bytes,
+                               const Allocate& allocate) {
+  c10::NoGradGuard no_grad;
+  const auto values = at::TensorOptions().device(device).dtype(value_type(precision));
+  const auto masters = values.dtype(master_type(precision));
+  const auto master_bytes = static_cast<int64_t>(at::elementSize(master_type(precision)));
+  buckets_ = cut(parameters, static_cast<int64_t>(bucket_bytes) / master_bytes);
+  for (auto& bucket : buckets_) {
+    bucket.master = at::zeros({bucket.elements}, masters);
+    bucket.values = precision == Precision::bf16 ? at::zeros({bucket.elements}, values) : bucket.master;
+    bucket.gradients = device.is_cpu() ? allocate(bucket.elements * master_bytes).view(master_type(precision)) : at::zeros({bucket.elements}, masters);
+    for (auto& stored : bucket.parameters) {
+      piece(bucket.master, stored).copy_(stored.parameter->value);
+      stored.parameter->value.set_data(piece(bucket.values, stored));
+      stored.parameter->gradient.view = piece(bucket.gradients, stored);
+    }
+    publish(bucket);
+  }
+}
+
+void ParameterStore::begin_step() {
+  for (auto& bucket : buckets_) {
+    for (auto& stored : bucket.parameters) stored.parameter->gradient.fresh = true;
+  }
+}
+
+void ParameterStore::publish(Bucket& bucket) {
+  if (!bucket.values.is_same(bucket.master)) bucket.values.copy_(bucket.master);
+}
+
+at::Tensor ParameterStore::piece(const at::Tensor& buffer, const StoredParameter& stored) {
+  const auto& shape = stored.parameter->value;
+  return buffer.narrow(0, stored.offset, shape.numel()).view(shape.sizes());
+}
+
+void ParameterStore::account(Ledger& ledger) const {
+  int64_t values = 0, masters = 0, gradients = 0, state = 0;
+  const auto bytes = [](const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); };
+  for (const auto& bucket : buckets_) {
+    values += bytes(bucket.values);
+    if (!bucket.values.is_same(bucket.master)) masters += bytes(bucket.master);
+    gradients += bytes(bucket.gradients);
+    for (const auto& [name, tensor] : bucket.state) state += bytes(tensor);
+  }
+  ledger.set("parameters", values);
+  if (masters > 0) ledger.set("masters", masters);
+  ledger.set("gradients", gradients);
+  ledger.set("optimizer", state);
+}
+
+}  // namespace trireme

@@ -1,0 +1,64 @@
+// The parameter store owns a model's state: parameters, gradients and what the optimizer keeps, as flat buffers cut
+// into buckets. The model's parameters and gradient slots are views of these buffers. Buckets are filled in the order
+// in which gradients become ready, so that the first can be reduced while the backward pass goes on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/nn/parameter.h"
+#include "trireme/observe/recorder.h"
+#include "trireme/spec/config.h"
+
+namespace trireme {
+
+// One parameter's place in its bucket.
+struct StoredParameter {
+  ParameterPtr parameter;
+  int64_t offset = 0;  // elements from the start of the bucket
+};
+
+struct Bucket {
+  std::vector<StoredParameter> parameters;
+  int64_t elements = 0;  // whole cache lines for each parameter
+  int64_t decaying = 0;  // the first `decaying` elements are subject to weight decay
+
+  at::Tensor values;     // what the model computes with
+  at::Tensor master;     // what the optimizer changes: fp32 beside bf16 values, otherwise the values themselves
+  at::Tensor gradients;  // of the master's type
+  std::map<std::string, at::Tensor> state;  // the optimizer's, by its name for it
+};
+
+class ParameterStore {
+ public:
+  // Gives zeroed bytes for gradients; a communicator's allocate() makes them reachable for peers.
+  using Allocate = std::function<at::Tensor(int64_t bytes)>;
+
+  ParameterStore(const ParameterList& parameters, Precision precision, at::Device device, double bucket_bytes, const Allocate& allocate);
+
+  std::vector<Bucket>& buckets() { return buckets_; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+
+  // Before a step: the next gradients overwrite instead of adding.
+  void begin_step();
+  // After the masters changed: the model's values follow (where they are not the same memory).
+  static void publish(Bucket& bucket);
+
+  // A bucket's buffer as seen by one parameter, in its shape.
+  static at::Tensor piece(const at::Tensor& buffer, const StoredParameter& stored);
+
+  void account(Ledger& ledger) const;
+
+ private:
+  std::vector<Bucket> buckets_;
+};
+
+// The type that a precision computes with, and that its optimizer works in.
+at::ScalarType value_type(Precision precision);
+at::ScalarType master_type(Precision precision);
+
+}  // namespace trireme

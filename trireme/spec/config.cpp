@@ -1,0 +1,194 @@
+#include "trireme/spec/config.h"
+
+namespace trireme {
+namespace {
+
+void describe_model(Settings& settings, ModelConfig& model) {
+  settings.section("model", "The network that is trained.");
+  settings.add_choice("model.kind", model.kind, {{"gpt", ModelKind::gpt}, {"mlp", ModelKind::mlp}},
+                      "A GPT that predicts the next token, or a multilayer perceptron that classifies.");
+  settings.add("model.layers", model.layers, "Transformer blocks, or hidden layers of an mlp.").at_least(1);
+  settings.add("model.width", model.width, "Size of the vector that passes from layer to layer.").at_least(1);
+  settings.add("model.heads", model.heads, "Attention heads of each block (gpt only); they share the width.")
+      .at_least(1);
+  settings.add("model.context", model.context, "Length of a sequence (gpt only).").unit("tokens").at_least(1);
+  settings.add("model.vocab", model.vocab, "Distinct tokens (gpt only); 0 = as many as the data needs.")
+      .unit("tokens")
+      .at_least(0);
+  settings.add("model.dropout", model.dropout, "Probability that an activation is dropped in training.")
+      .at_least(0)
+      .below(1);
+  settings.add("model.inputs", model.inputs, "Features of a sample (mlp only).").at_least(1);
+  settings.add("model.classes", model.classes, "Classes to tell apart (mlp only).").at_least(1);
+}
+
+void describe_data(Settings& settings, DataConfig& data) {
+  settings.section("data", "What it is trained on.");
+  settings.add_choice(
+      "data.kind", data.kind,
+      {{"text", DataKind::text}, {"tokens", DataKind::tokens}, {"synthetic", DataKind::synthetic}},
+      "A text file, a file of token numbers, or samples made up from the seed.");
+  settings.add("data.path", data.path, "The file of text or tokens.");
+  settings.add_choice(
+      "data.dtype", data.dtype,
+      {{"auto", TokenType::automatic}, {"uint16", TokenType::uint16}, {"uint32", TokenType::uint32}},
+      "How a token file stores a token; auto = as its header says, uint16 without a header.");
+  settings.add("data.validation", data.validation, "Share at the end of the data that is held out for evaluation.")
+      .unit("fraction")
+      .at_least(0)
+      .at_most(0.5);
+  settings.add("data.samples", data.samples, "Samples in the made-up data (synthetic only).")
+      .unit("samples")
+      .at_least(1);
+}
+
+void describe_train(Settings& settings, TrainConfig& train) {
+  settings.section("train", "How long, how much at once, and on what.");
+  settings.add("train.steps", train.steps, "Updates of the parameters in the whole run.").unit("steps").at_least(1);
+  settings.add("train.batch", train.batch, "Samples of one step over all ranks.").unit("samples").at_least(1);
+  settings.add("train.microbatch", train.microbatch, "Samples that a rank takes at once; 0 = its whole share.")
+      .unit("samples")
+      .at_least(0);
+  settings.add_choice("train.precision", train.precision,
+                      {{"fp64", Precision::fp64}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
+                      "Floating-point format of the forward and backward pass.");
+  settings.add("train.seed", train.seed, "Everything random follows from this number.").at_least(0);
+  settings.add_choice("train.device", train.device, {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}},
+                      "Where the tensors live.");
+  settings.add("train.threads", train.threads, "Threads of a rank; 0 = its share of the host's cores.")
+      .at_least(0)
+      .at_most(4096);
+  settings.add("train.eval_every", train.eval_every, "Steps between evaluations; 0 = only at the end.")
+      .unit("steps")
+      .at_least(0);
+  settings.add("train.eval_batches", train.eval_batches, "Batches of one evaluation; 0 = no evaluation.")
+      .unit("batches")
+      .at_least(0);
+  settings.add("train.nonfinite_limit", train.nonfinite_limit,
+               "Steps in a row with a loss or gradient that is not finite that are skipped before the run stops; "
+               "0 = stop at the first.")
+      .unit("steps")
+      .at_least(0);
+}
+
+void describe_optimizer(Settings& settings, OptimizerConfig& optimizer) {
+  settings.section("optimizer", "How gradients change the parameters.");
+  settings.add_choice("optimizer.kind", optimizer.kind, {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}},
+                      "AdamW, or stochastic gradient descent with momentum.");
+  settings.add("optimizer.lr", optimizer.lr, "Learning rate after the warmup.").above(0);
+  settings.add("optimizer.weight_decay", optimizer.weight_decay, "Decay of the parameters towards zero.").at_least(0);
+  settings.add("optimizer.beta1", optimizer.beta1, "Decay of the mean of gradients (adamw only).").at_least(0).below(1);
+  settings.add("optimizer.beta2", optimizer.beta2, "Decay of the mean of squared gradients (adamw only).")
+      .at_least(0)
+      .below(1);
+  settings.add("optimizer.epsilon", optimizer.epsilon, "Added to the denominator of an update (adamw only).").above(0);
+  settings.add("optimizer.momentum", optimizer.momentum, "Share of the last update kept in the next (sgd only).")
+      .at_least(0)
+      .below(1);
+  settings.add("optimizer.nesterov", optimizer.nesterov, "Look ahead along the momentum (sgd only).");
+  settings.add("optimizer.clip", optimizer.clip, "Largest norm of the whole gradient, longer ones are scaled; 0 = off.")
+      .at_least(0);
+  settings.add_choice(
+      "optimizer.schedule", optimizer.schedule,
+      {{"constant", LrSchedule::constant}, {"cosine", LrSchedule::cosine}, {"linear", LrSchedule::linear}},
+      "Course of the learning rate from the end of the warmup to the last step.");
+  settings.add("optimizer.warmup", optimizer.warmup, "Steps in which the learning rate rises to lr.")
+      .unit("steps")
+      .at_least(0);
+  settings.add("optimizer.final_lr", optimizer.final_lr, "Learning rate at the last step (cosine and linear).")
+      .unit("fraction of lr")
+      .at_least(0)
+      .at_most(1);
+}
+
+void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& comm) {
+  settings.section("sync", "How ranks agree on the gradient.");
+  settings.add_choice("sync.kind", sync.kind, {{"allreduce", SyncKind::allreduce}}, "The mean over all ranks.");
+  settings.add("sync.bucket_mb", sync.bucket_mb, "Gradients that are reduced at once.").unit("MB").above(0);
+  settings.section("comm", "How bytes travel between ranks.");
+  settings.add_choice(
+      "comm.transport", comm.transport,
+      {{"auto", TransportKind::automatic}, {"shared", TransportKind::shared}, {"mpi", TransportKind::mpi}},
+      "Shared memory or MPI messages; auto = shared memory when all ranks are on one host, else MPI.");
+}
+
+void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConfig& watchdog, LogConfig& log) {
+  settings.section("checkpoint", "What is kept of the run.");
+  settings.add("checkpoint.every", checkpoint.every, "Steps between checkpoints; 0 = only at the end.")
+      .unit("steps")
+      .at_least(0);
+  settings.add("checkpoint.keep", checkpoint.keep, "Latest checkpoints that stay on disk.").at_least(1);
+  settings.add("checkpoint.rate_mb", checkpoint.rate_mb, "Most that the background save writes; 0 = no limit.")
+      .unit("MB/s")
+      .at_least(0);
+  settings.section("watchdog", "When a rank is given up.");
+  settings.add("watchdog.heartbeat", watchdog.heartbeat, "A rank silent for this long is taken for dead.")
+      .unit("s")
+      .at_least(1)
+      .at_most(9);
+  settings.add("watchdog.stop", watchdog.stop, "Time without progress after which the job is stopped; 0 = never.")
+      .unit("s")
+      .at_least(0);
+  settings.section("log", "What the run tells.");
+  settings.add("log.every", log.every, "Steps between progress lines when the output is not a terminal.")
+      .unit("steps")
+      .at_least(1);
+  settings.add("log.tensorboard", log.tensorboard, "Whether to write TensorBoard event files.");
+}
+
+}  // namespace
+
+Settings describe(RunConfig& config) {
+  Settings settings;
+  describe_model(settings, config.model);
+  describe_data(settings, config.data);
+  describe_train(settings, config.train);
+  describe_optimizer(settings, config.optimizer);
+  describe_communication(settings, config.sync, config.comm);
+  describe_run(settings, config.checkpoint, config.watchdog, config.log);
+  settings.add("run_dir", config.run_dir, "Folder of the run; empty = runs/NAME-N with the next free number.");
+  return settings;
+}
+
+void check(const RunConfig& config, const Settings& settings) {
+  const auto require = [&](bool holds, const char* key, const char* rule, const char* other) {
+    if (!holds) settings.refuse_together(key, rule, other);
+  };
+  const auto& model = config.model;
+  const auto& data = config.data;
+  const auto& train = config.train;
+  const auto& optimizer = config.optimizer;
+  const auto& watchdog = config.watchdog;
+  const bool is_gpt = model.kind == ModelKind::gpt;
+  const bool is_synthetic = data.kind == DataKind::synthetic;
+  const bool looks_ahead = optimizer.kind == OptimizerKind::sgd && optimizer.nesterov;
+
+  require(!is_gpt || model.width % model.heads == 0, "model.width", "must be divisible by", "model.heads");
+  require(is_gpt || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
+  require(is_synthetic || !data.path.empty(), "data.path", "must name a file with", "data.kind");
+  require(train.microbatch <= train.batch, "train.microbatch", "must be at most", "train.batch");
+  // The default warmup of a short run is simply cut short; one that was asked for must fit.
+  if (settings.is_set("optimizer.warmup")) {
+    require(optimizer.warmup <= train.steps, "optimizer.warmup", "must be at most", "train.steps");
+  }
+  require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");
+  require(watchdog.stop == 0 || watchdog.stop >= watchdog.heartbeat, "watchdog.stop", "must be 0 or at least",
+          "watchdog.heartbeat");
+}
+
+RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides) {
+  RunConfig config;
+  Settings settings = describe(config);
+  for (const auto& file : files) settings.read_file(file);
+  for (const auto& assignment : overrides) settings.override_with(assignment);
+  settings.check();
+  check(config, settings);
+  return config;
+}
+
+std::string resolved_yaml(const RunConfig& config) {
+  RunConfig copy = config;
+  return describe(copy).resolved_yaml();
+}
+
+}  // namespace trireme

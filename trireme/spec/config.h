@@ -1,0 +1,122 @@
+// What a training run is asked to do. RunConfig is a plain value whose initializers are the defaults; `describe` names
+// every field of it for people: the key in a YAML file and on the command line, unit, bounds and meaning.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/base/settings.h"
+
+namespace trireme {
+
+enum class ModelKind { gpt, mlp };
+enum class DataKind { text, tokens, synthetic };
+enum class TokenType { automatic, uint16, uint32 };
+enum class Precision { fp64, fp32, bf16 };
+enum class DeviceKind { cpu, cuda };
+enum class OptimizerKind { adamw, sgd };
+enum class LrSchedule { constant, cosine, linear };
+enum class SyncKind { allreduce };
+enum class TransportKind { automatic, shared, mpi };
+
+struct ModelConfig {
+  ModelKind kind = ModelKind::gpt;
+  int64_t layers = 4;
+  int64_t width = 128;
+  int64_t heads = 4;
+  int64_t context = 128;
+  int64_t vocab = 0;
+  double dropout = 0;
+  int64_t inputs = 1024;
+  int64_t classes = 10;
+};
+
+struct DataConfig {
+  DataKind kind = DataKind::text;
+  std::string path = "data/text.txt";
+  TokenType dtype = TokenType::automatic;
+  double validation = 0.05;
+  int64_t samples = 65536;
+};
+
+struct TrainConfig {
+  int64_t steps = 500;
+  int64_t batch = 32;
+  int64_t microbatch = 0;
+  Precision precision = Precision::fp32;
+  int64_t seed = 1;
+  DeviceKind device = DeviceKind::cpu;
+  int64_t threads = 0;
+  int64_t eval_every = 0;
+  int64_t eval_batches = 8;
+  int64_t nonfinite_limit = 10;
+};
+
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double lr = 1e-3;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double clip = 1.0;
+  LrSchedule schedule = LrSchedule::cosine;
+  int64_t warmup = 20;
+  double final_lr = 0.1;
+};
+
+struct SyncConfig {
+  SyncKind kind = SyncKind::allreduce;
+  double bucket_mb = 8;
+};
+
+struct CommConfig {
+  TransportKind transport = TransportKind::automatic;
+};
+
+struct CheckpointConfig {
+  int64_t every = 200;
+  int64_t keep = 3;
+  double rate_mb = 0;
+};
+
+struct WatchdogConfig {
+  double heartbeat = 5;
+  double stop = 600;
+};
+
+struct LogConfig {
+  int64_t every = 10;
+  bool tensorboard = true;
+};
+
+struct RunConfig {
+  std::string run_dir;
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  SyncConfig sync;
+  CommConfig comm;
+  CheckpointConfig checkpoint;
+  WatchdogConfig watchdog;
+  LogConfig log;
+};
+
+// The settings of `config`, which must outlive them; its values at this moment count as the defaults.
+Settings describe(RunConfig& config);
+
+// Every setting of `config` as YAML that reads back as exactly the same values.
+std::string resolved_yaml(const RunConfig& config);
+
+// Refuses values that are each within their bounds but do not go together; `settings` says where they came from.
+void check(const RunConfig& config, const Settings& settings);
+
+// Defaults, then the files in their order, then the "key=value" overrides; all of it checked.
+RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides);
+
+}  // namespace trireme

@@ -1,0 +1,22 @@
+// `trireme bench train`: our step time beside PyTorch's, with the same weights, batches and, checked first, losses.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/observe/bench_line.h"
+
+namespace trireme {
+
+struct TrainBenchOptions {
+  std::vector<std::string> cases;
+  std::vector<int> ranks;
+  int repeats = 5;
+  int steps = 20;
+  std::string python = TRIREME_PYTHON;
+};
+
+void run_train_bench(const TrainBenchOptions& options, const std::function<void(const BenchLine&)>& each);
+
+}  // namespace trireme

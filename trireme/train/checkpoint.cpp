@@ -1,0 +1,332 @@
+#include "trireme/train/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/log.h"
+#include "trireme/base/safetensors.h"
+#include "trireme/base/units.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr int format_version = 1;
+constexpr const char* partial_suffix = ".partial";
+
+DType dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble: return DType::f64;
+    case at::kFloat: return DType::f32;
+    case at::kBFloat16: return DType::bf16;
+    case at::kHalf: return DType::f16;
+    default: fail("tensors of type {} are not saved", c10::toString(type));
+  }
+}
+
+at::ScalarType type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return at::kDouble;
+    case DType::f32: return at::kFloat;
+    case DType::bf16: return at::kBFloat16;
+    case DType::f16: return at::kHalf;
+    default: refuse("tensors of type {} cannot be loaded as parameters", dtype_name(dtype));
+  }
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+// Where each parameter lies in the store.
+std::map<const Parameter*, std::pair<const Bucket*, const StoredParameter*>> places(const ParameterStore& store) {
+  std::map<const Parameter*, std::pair<const Bucket*, const StoredParameter*>> found;
+  for (const auto& bucket : store.buckets()) {
+    for (const auto& stored : bucket.parameters) found[stored.parameter.get()] = {&bucket, &stored};
+  }
+  return found;
+}
+
+int64_t step_of(const fs::path& folder) {
+  const auto name = folder.filename().string();
+  if (name.rfind("step-", 0) != 0 || name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() == 5) return -1;
+  return std::stoll(name.substr(5));
+}
+
+// Takes the name away first: whoever is killed in between leaves no half of a checkpoint under a whole one's name.
+void remove_checkpoint(const fs::path& folder) {
+  if (!fs::exists(folder)) return;
+  const fs::path doomed = folder.string() + ".old" + partial_suffix;
+  std::error_code ignored;
+  fs::remove_all(doomed, ignored);
+  fs::rename(folder, doomed);
+  fs::remove_all(doomed, ignored);
+}
+
+}  // namespace
+
+std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run_dir / "checkpoints", error)) {
+    if (entry.is_directory() && step_of(entry.path()) >= 0) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
+  return found;
+}
+
+CheckpointInfo open_checkpoint(const fs::path& folder) {
+  const auto manifest_path = folder / "manifest.json";
+  std::ifstream stream(manifest_path);
+  if (!stream) refuse("{} is no checkpoint: it has no manifest.json", folder.string());
+  const auto manifest = ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!manifest.is_object() || manifest.value("format", "") != "trireme-checkpoint") {
+    refuse("{} is damaged, or not a checkpoint of this program", manifest_path.string());
+  }
+  const int version = manifest.value("version", 0);
+  if (version > format_version) {
+    refuse("{} has format version {}; this program reads up to {}: use a newer trireme", folder.string(), version, format_version);
+  }
+  CheckpointInfo info;
+  info.folder = folder;
+  try {
+    info.step = manifest.at("step").get<int64_t>();
+    info.progression.step = info.step;
+    info.progression.updates = manifest.at("updates").get<int64_t>();
+    info.progression.skipped = manifest.at("skipped").get<int64_t>();
+    info.progression.skipped_in_a_row = manifest.at("skipped_in_a_row").get<int64_t>();
+    info.config = manifest.at("config").get<std::string>();
+    for (const auto& [name, entry] : manifest.at("files").items()) {
+      const auto path = folder / name;
+      const auto expected = entry.at("bytes").get<uint64_t>();
+      std::error_code error;
+      const auto found = fs::file_size(path, error);
+      if (error) refuse("{} is missing from the checkpoint", path.string());
+      if (found != expected) refuse("{} has {} bytes where {} were written", path.string(), found, expected);
+      const MappedFile file(path);
+      if (hex(checksum(file.bytes())) != entry.at("xxh3").get<std::string>()) refuse("{} is damaged: its checksum differs", path.string());
+    }
+  } catch (const nlohmann::json::exception& problem) {
+    refuse("{} is damaged: {}", manifest_path.string(), problem.what());
+  }
+  return info;
+}
+
+CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
+  const auto all = list_checkpoints(run_dir);
+  if (all.empty()) refuse("{} holds no checkpoint to resume from", run_dir.string());
+  try {
+    return open_checkpoint(all.front());
+  } catch (Error& error) {
+    for (size_t i = 1; i < all.size(); ++i) {
+      try {
+        open_checkpoint(all[i]);
+      } catch (const Error&) {
+        continue;
+      }
+      refuse("the newest checkpoint cannot be used: {}. The newest whole one is {}: continue from it with --from {}", error.what(),
+             all[i].filename().string(), all[i].string());
+    }
+    refuse("the newest checkpoint cannot be used: {}. No other one is whole", error.what());
+  }
+}
+
+void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store, bool with_optimizer) {
+  c10::NoGradGuard no_grad;
+  const auto load = [&](const Safetensors& file, const std::string& name, const at::Tensor& target) {
+    const auto* tensor = file.find(name);
+    if (!tensor) refuse("the checkpoint {} is of another model or optimizer: it has no {}", info.folder.string(), name);
+    if (at::IntArrayRef(tensor->shape) != target.sizes()) {
+      refuse("the checkpoint {} is of another model: {} has shape [{}] there and [{}] here", info.folder.string(), name,
+             fmt::join(tensor->shape, ", "), fmt::join(target.sizes(), ", "));
+    }
+    auto values = at::empty(tensor->shape, type_of(tensor->dtype));
+    const auto bytes = file.bytes(*tensor);
+    std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
+    target.copy_(values);
+  };
+  const Safetensors model(info.folder / "model.safetensors");
+  if (model.tensors().size() != order.size()) {
+    refuse("the checkpoint {} is of another model: it has {} parameters, this one {}", info.folder.string(), model.tensors().size(), order.size());
+  }
+  const auto where = places(store);
+  for (const auto& parameter : order) {
+    const auto& [bucket, stored] = where.at(parameter.get());
+    load(model, parameter->name, ParameterStore::piece(bucket->master, *stored));
+  }
+  if (with_optimizer) {
+    const Safetensors state(info.folder / "optimizer.safetensors");
+    for (const auto& parameter : order) {
+      const auto& [bucket, stored] = where.at(parameter.get());
+      for (const auto& [name, buffer] : bucket->state) load(state, parameter->name + "." + name, ParameterStore::piece(buffer, *stored));
+    }
+  }
+  for (auto& bucket : store.buckets()) ParameterStore::publish(bucket);
+}
+
+// The state as it was at one step, on the host, with what is needed to write it down.
+struct CheckpointWriter::Snapshot {
+  struct Entry {
+    std::string name;
+    at::Tensor view;  // of `buffers`
+  };
+  std::map<const void*, at::Tensor> buffers;  // by the store's buffer that each is a copy of
+  std::vector<Entry> model, optimizer;
+  Progression progression;
+
+  at::Tensor copy_of(const at::Tensor& buffer) {
+    auto& copy = buffers[buffer.const_data_ptr()];
+    if (!copy.defined()) copy = at::empty(buffer.sizes(), buffer.options().device(at::kCPU));
+    return copy;
+  }
+};
+
+CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& config, std::string resolved_config, Recorder& recorder)
+    : folder_(std::move(run_dir) / "checkpoints"), config_(config), resolved_config_(std::move(resolved_config)), recorder_(recorder) {
+  fs::create_directories(folder_);
+  // What a killed run left half-written is of no use to anybody.
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    const auto name = entry.path().filename().string();
+    if (name.size() > std::strlen(partial_suffix) && name.rfind(partial_suffix) == name.size() - std::strlen(partial_suffix)) {
+      fs::remove_all(entry.path());
+    }
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CheckpointWriter::save(const ParameterList& order, const ParameterStore& store, const Progression& progression) {
+  c10::NoGradGuard no_grad;
+  const auto begun = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !pending_; });  // the one before is still being written: its buffers are in use
+  const bool first = !snapshot_;
+  if (first) snapshot_ = std::make_unique<Snapshot>();
+  auto& snapshot = *snapshot_;
+  for (const auto& bucket : store.buckets()) {
+    snapshot.copy_of(bucket.master).copy_(bucket.master);
+    for (const auto& [name, buffer] : bucket.state) snapshot.copy_of(buffer).copy_(buffer);
+  }
+  if (first) {
+    const auto where = places(store);
+    for (const auto& parameter : order) {
+      const auto& [bucket, stored] = where.at(parameter.get());
+      snapshot.model.push_back({parameter->name, ParameterStore::piece(snapshot.copy_of(bucket->master), *stored)});
+      for (const auto& [name, buffer] : bucket->state) {
+        snapshot.optimizer.push_back({parameter->name + "." + name, ParameterStore::piece(snapshot.copy_of(buffer), *stored)});
+      }
+    }
+    int64_t bytes = 0;
+    for (const auto& [key, buffer] : snapshot.buffers) bytes += static_cast<int64_t>(buffer.nbytes());
+    recorder_.memory().set("checkpoint", bytes);
+  }
+  snapshot.progression = progression;
+  pending_ = true;
+  lock.unlock();
+  changed_.notify_all();
+  const double stall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  recorder_.event("checkpoint_begun", {{"step", progression.step}, {"stall_s", stall_s}});
+}
+
+void CheckpointWriter::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return pending_ || ending_; });
+    if (!pending_) return;
+    lock.unlock();
+    try {
+      write(*snapshot_);
+    } catch (const std::exception& error) {
+      // Training is worth more than this checkpoint: say so and go on; the older ones are untouched.
+      log::warn("the checkpoint of step {} was not saved: {}. Training goes on; earlier checkpoints are untouched",
+                snapshot_->progression.step, error.what());
+      recorder_.event("checkpoint_failed", {{"step", snapshot_->progression.step}, {"reason", error.what()}});
+      std::error_code ignored;
+      fs::remove_all(folder_ / fmt::format("step-{}{}", snapshot_->progression.step, partial_suffix), ignored);
+    }
+    lock.lock();
+    pending_ = false;
+    changed_.notify_all();
+  }
+}
+
+void CheckpointWriter::write(const Snapshot& snapshot) {
+  const auto begun = std::chrono::steady_clock::now();
+  const auto& progression = snapshot.progression;
+  const auto name = fmt::format("step-{}", progression.step);
+  const auto partial = folder_ / (name + partial_suffix), whole = folder_ / name;
+  fs::remove_all(partial);
+  fs::create_directories(partial);
+  RateLimit limit(static_cast<uint64_t>(config_.rate_mb * 1e6));
+
+  ordered_json files;
+  uint64_t total = 0;
+  const auto write_file = [&](const char* file, const std::vector<Snapshot::Entry>& entries) {
+    std::vector<TensorInfo> tensors;
+    for (const auto& entry : entries) tensors.push_back({entry.name, dtype_of(entry.view.scalar_type()), entry.view.sizes().vec()});
+    SafetensorsWriter writer(partial / file, tensors, {{"format", "pt"}}, &limit);
+    for (const auto& entry : entries) writer.append(bytes_of(entry.view));
+    const auto written = writer.finish();
+    files[file] = {{"bytes", written.bytes}, {"xxh3", hex(written.checksum)}};
+    total += written.bytes;
+  };
+  write_file("model.safetensors", snapshot.model);
+  write_file("optimizer.safetensors", snapshot.optimizer);
+
+  const ordered_json manifest{{"format", "trireme-checkpoint"},
+                              {"version", format_version},
+                              {"step", progression.step},
+                              {"updates", progression.updates},
+                              {"skipped", progression.skipped},
+                              {"skipped_in_a_row", progression.skipped_in_a_row},
+                              {"threads", at::get_num_threads()},
+                              {"files", files},
+                              {"config", resolved_config_}};
+  write_atomically(partial / "manifest.json", manifest.dump(1) + "\n");
+  sync_folder(partial);
+  remove_checkpoint(whole);  // a run that was resumed from an earlier step does this one again
+  rename_durably(partial, whole);
+  {
+    std::lock_guard lock(mutex_);
+    last_ = whole;
+  }
+  prune();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  recorder_.event("checkpoint", {{"step", progression.step}, {"path", whole.string()}, {"bytes", total}, {"write_s", seconds}});
+}
+
+void CheckpointWriter::prune() {
+  const auto all = list_checkpoints(folder_.parent_path());
+  for (size_t i = static_cast<size_t>(config_.keep); i < all.size(); ++i) remove_checkpoint(all[i]);
+}
+
+bool CheckpointWriter::finish(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return !pending_; });
+}
+
+std::optional<fs::path> CheckpointWriter::last() const {
+  std::lock_guard lock(mutex_);
+  return last_;
+}
+
+}  // namespace trireme

@@ -1,0 +1,71 @@
+// Checkpoints: a folder step-N with model.safetensors (the masters, under their global names), optimizer.safetensors
+// and manifest.json (format, version, step, configuration, size and checksum of each file). A folder is written under
+// another name and renamed when it is whole and on the disk, so what bears the name is complete. The bytes depend only
+// on the values: not on ranks, buckets or time.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trireme/observe/recorder.h"
+#include "trireme/optim/store.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme {
+
+struct CheckpointInfo {
+  std::filesystem::path folder;
+  int64_t step = 0;
+  Progression progression;
+  std::string config;  // the resolved configuration of the run that wrote it
+};
+
+// The checkpoint folders under `run_dir`/checkpoints, newest first; incomplete ones (.partial) are no checkpoints.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
+
+// Reads the manifest and checks every file's size and checksum. Refuses what is damaged, foreign or newer, with the reason.
+CheckpointInfo open_checkpoint(const std::filesystem::path& folder);
+
+// The newest checkpoint of the run. When that one is not whole: refuses, with the reason and the newest that is whole.
+CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir);
+
+// Loads parameters and, where the store has it, optimizer state. Refuses a checkpoint of another model.
+void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store, bool with_optimizer);
+
+// Writes checkpoints in the background: save() copies the state, which is all the training waits for, and returns.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(std::filesystem::path run_dir, const CheckpointConfig& config, std::string resolved_config, Recorder& recorder);
+  ~CheckpointWriter();  // finishes what was begun
+
+  void save(const ParameterList& order, const ParameterStore& store, const Progression& progression);
+  // Waits for the save that is under way; false if `timeout_s` was too short.
+  bool finish(double timeout_s);
+  // The newest folder that was completed by this writer.
+  std::optional<std::filesystem::path> last() const;
+
+ private:
+  struct Snapshot;
+  void run();
+  void write(const Snapshot& snapshot);
+  void prune();
+
+  std::filesystem::path folder_;
+  CheckpointConfig config_;
+  std::string resolved_config_;
+  Recorder& recorder_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<Snapshot> snapshot_;  // buffers are kept from save to save
+  bool pending_ = false, ending_ = false;
+  std::optional<std::filesystem::path> last_;
+  std::thread thread_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,282 @@
+#include "trireme/train/run.h"
+
+#include <signal.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/log.h"
+#include "trireme/base/units.h"
+#include "trireme/comm/launch.h"
+#include "trireme/observe/metrics_file.h"
+#include "trireme/observe/progress.h"
+#include "trireme/observe/tensorboard.h"
+#include "trireme/observe/watchdog.h"
+#include "trireme/train/checkpoint.h"
+#include "trireme/train/run_folder.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A signal handler may touch little: it writes the wish to stop on the board, where the step loop looks.
+std::atomic<Board*> board_of_process{nullptr};
+
+void on_stop_signal(int signal) {
+  if (auto* board = board_of_process.load()) board->request_stop(signal);
+}
+
+// While it lives, SIGTERM and ctrl-C end the run after the step, with a checkpoint.
+class StopSignals {
+ public:
+  explicit StopSignals(Board& board) {
+    board_of_process = &board;
+    struct sigaction action {};
+    action.sa_handler = on_stop_signal;
+    action.sa_flags = SA_RESTART | SA_RESETHAND;  // a second one ends the process
+    for (size_t i = 0; i < 3; ++i) sigaction(signals[i], &action, &before_[i]);
+  }
+  ~StopSignals() {
+    for (size_t i = 0; i < 3; ++i) sigaction(signals[i], &before_[i], nullptr);
+    board_of_process = nullptr;
+  }
+
+ private:
+  static constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction before_[3];
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Ranks that were started with different configurations, or see different data, must not train together.
+void check_same_everywhere(World& world, const std::string& resolved, const Dataset& data) {
+  const auto mine = static_cast<int64_t>(checksum(bytes_of(resolved)));
+  auto given = at::tensor({mine, data.size(), data.vocab()}, at::kLong);
+  auto all = at::empty({world.size(), 3}, at::kLong);
+  world.communicator().wait(world.communicator().all_gather(given, all.view({-1}), "compare configurations"));
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (!all[rank][0].equal(all[0][0])) refuse("rank {} was started with another configuration than rank 0", rank);
+    if (!all[rank].equal(all[0])) {
+      refuse("rank {} sees {} training samples, rank 0 sees {}: is data.path the same file on every host?", rank, all[rank][1].item<int64_t>(),
+             all[0][1].item<int64_t>());
+    }
+  }
+}
+
+std::string broadcast_text(World& world, const std::string& text) {
+  auto buffer = at::zeros({4096}, at::kByte);
+  std::memcpy(buffer.data_ptr(), text.data(), std::min<size_t>(text.size(), 4095));
+  world.communicator().wait(world.communicator().broadcast(buffer, 0, "share the run's folder"));
+  return static_cast<const char*>(buffer.const_data_ptr());
+}
+
+}  // namespace
+
+DataOptions data_options(const RunConfig& config) {
+  DataOptions options;
+  const bool vectors = config.model.kind == ModelKind::mlp;
+  switch (config.data.kind) {
+    case DataKind::text: options.kind = "text"; break;
+    case DataKind::tokens: options.kind = "tokens"; break;
+    case DataKind::synthetic: options.kind = vectors ? "synthetic_vectors" : "synthetic_tokens"; break;
+  }
+  if (vectors && config.data.kind != DataKind::synthetic) refuse("model.kind = mlp learns from vectors: set data.kind=synthetic");
+  options.path = config.data.path;
+  options.dtype = config.data.dtype == TokenType::uint16 ? "uint16" : config.data.dtype == TokenType::uint32 ? "uint32" : "auto";
+  options.context = config.model.context;
+  options.vocab = config.model.vocab;
+  if (config.data.kind == DataKind::synthetic && !vectors && options.vocab == 0) options.vocab = 256;
+  options.features = config.model.inputs;
+  options.classes = config.model.classes;
+  options.samples = config.data.samples;
+  options.seed = static_cast<uint64_t>(config.train.seed);
+  options.validation = config.data.validation;
+  return options;
+}
+
+int threads_per_rank(const RunConfig& config, int local_ranks) {
+  if (config.train.threads > 0) return static_cast<int>(config.train.threads);
+  return std::max(1, usable_cores() / std::max(1, local_ranks));
+}
+
+std::string RunResult::brief() const {
+  std::string text = stopped_by != 0 ? fmt::format("stopped after step {}", steps) : fmt::format("trained {} steps", steps);
+  text += fmt::format(": loss {:.4f}", loss);
+  if (eval_loss) text += fmt::format(", held-out loss {:.4f}", *eval_loss);
+  text += fmt::format(", {} {}/s\nrun folder: {}\n", human_count(items_per_s), items, run_dir.string());
+  if (!checkpoint.empty()) text += fmt::format("checkpoint: {}\n", checkpoint);
+  return text;
+}
+
+nlohmann::ordered_json RunResult::json() const {
+  nlohmann::ordered_json result{{"loss", std::isfinite(loss) ? nlohmann::ordered_json(loss) : nullptr}, {"steps", steps}, {"run_dir", run_dir.string()}};
+  result[items + "_per_s"] = items_per_s;
+  result["step_s"] = step_s;
+  if (eval_loss) result["eval_loss"] = *eval_loss;
+  result["skipped"] = skipped;
+  result["checkpoint"] = checkpoint;
+  result["stopped_by"] = stopped_by;
+  return result;
+}
+
+namespace {
+
+RunResult train_inside(const RunConfig& config, World& world, const RunOptions& options, std::unique_ptr<CheckpointWriter>& writer) {
+  const bool first = world.rank() == 0;
+  auto& recorder = world.recorder();
+  const auto data = open_dataset(data_options(config));
+  const auto resolved = resolved_yaml(config);
+  check_same_everywhere(world, resolved, *data.train);
+
+  // Rank 0 finds the folder and what to resume from; the others are told.
+  RunFolder folder;
+  std::string problem;
+  if (first) {
+    try {
+      folder = options.resume ? RunFolder::resume(config, options.name, options.resume_from) : RunFolder::fresh(config, options.name);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  const auto shared = broadcast_text(world, !problem.empty() ? "!" + problem : folder.checkpoint ? folder.checkpoint->folder.string() : "");
+  if (!shared.empty() && shared[0] == '!') refuse("{}", first ? problem : shared.substr(1));
+
+  Trainer trainer(config, world, data);
+  auto& progression = trainer.progression();
+  if (!shared.empty()) {
+    const auto checkpoint = open_checkpoint(shared);
+    load_checkpoint(checkpoint, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true);
+    progression = checkpoint.progression;
+  }
+  const int64_t begun_at = progression.step;
+
+  if (first) {
+    folder.prepare(resolved, plan_yaml(config, world, trainer));
+    log::set_file(folder.path / "log.txt");
+    recorder.add_sink(std::make_unique<MetricsFile>(folder.path / "metrics.jsonl", options.resume ? begun_at : -1));
+    if (config.log.tensorboard) recorder.add_sink(make_tensorboard(folder.path, options.resume ? begun_at : -1));
+    if (!options.quiet) recorder.add_sink(std::make_unique<Progress>(config.log.every));
+    writer = std::make_unique<CheckpointWriter>(folder.path, config.checkpoint, resolved, recorder);
+    log::info("{}", trainer.brief());
+    log::info("data: {}", data.train->describe());
+    log::info("run folder: {}", folder.path.string());
+    if (options.resume) log::info("resuming after step {}", begun_at);
+    recorder.event(options.resume ? "resumed" : "started", {{"step", begun_at}, {"ranks", world.size()}, {"threads", at::get_num_threads()}});
+  }
+
+  RunResult result;
+  result.run_dir = folder.path;
+  result.items = data.train->items();
+  const auto save = [&] {
+    recorder.compute("save");
+    if (writer) writer->save(trainer.model().parameters(), trainer.store(), progression);
+  };
+  std::vector<double> step_seconds;
+  int64_t before_ns = monotonic_ns();
+  while (progression.step < config.train.steps) {
+    auto report = trainer.step(world.board()->stop_requested() != 0);
+    const int64_t step = report.step;
+    const bool last = step == config.train.steps || trainer.stop_agreed();
+    if (last || (config.train.eval_every > 0 && step % config.train.eval_every == 0)) {
+      if (!trainer.stop_agreed()) report.eval_loss = trainer.evaluate();
+      if (report.eval_loss) result.eval_loss = report.eval_loss;
+    }
+    recorder.report(report);
+    result.loss = report.loss;
+    if (last || (config.checkpoint.every > 0 && step % config.checkpoint.every == 0)) save();
+    const int64_t now_ns = monotonic_ns();
+    step_seconds.push_back(static_cast<double>(now_ns - before_ns) * 1e-9);
+    before_ns = now_ns;
+    if (trainer.stop_agreed() && step < config.train.steps) {
+      result.stopped_by = world.board()->stop_requested();
+      if (result.stopped_by == 0) result.stopped_by = SIGTERM;  // another host's ranks were asked
+      break;
+    }
+  }
+  recorder.compute("finish");
+  result.steps = progression.step;
+  result.skipped = progression.skipped;
+  // The first steps pay for memory and caches: leave them out where there are enough others.
+  if (step_seconds.size() > 4) step_seconds.erase(step_seconds.begin(), step_seconds.begin() + 2);
+  result.step_s = median(step_seconds);
+  if (result.step_s > 0) result.items_per_s = static_cast<double>(config.train.batch * data.train->items_per_sample()) / result.step_s;
+  if (writer) {
+    writer->finish(1e9);
+    if (const auto folder_of_last = writer->last()) result.checkpoint = folder_of_last->string();
+  }
+  recorder.finish();
+  // Everybody leaves together: rank 0 may still have been writing.
+  world.communicator().wait(world.communicator().barrier("finish"));
+  log::set_file({});
+  return result;
+}
+
+}  // namespace
+
+RunResult train(const RunConfig& config, World& world, const RunOptions& options) {
+  at::set_num_threads(threads_per_rank(config, world.local_size()));
+  StopSignals stop_signals(*world.board());
+  std::unique_ptr<CheckpointWriter> writer;
+  // Ranks that are threads live and die together: there is nobody to watch.
+  std::optional<Watchdog> watchdog;
+  if (!world.ranks_are_threads()) {
+    watchdog.emplace(world.board(), world.local_rank(), world.rank(),
+                     WatchdogOptions{config.watchdog.heartbeat, config.watchdog.stop, [&] {
+                                       if (writer) writer->finish(5);  // a save that is under way is worth a moment
+                                     }});
+  }
+  try {
+    auto result = train_inside(config, world, options, writer);
+    if (watchdog) watchdog->stand_down();
+    return result;
+  } catch (Error& error) {
+    // Peers read this on the board and end with the same status; the first to write it speaks for all.
+    if (world.size() > 1 && !world.ranks_are_threads()) {
+      if (watchdog) watchdog->stand_down();
+      world.board()->slot(world.local_rank()).state.store(RankState::failed);
+      if (world.board()->claim_fault(world.rank(), error.exit_status(), error.what())) log::error("{}", error.what());
+      writer.reset();
+      _exit(error.exit_status());  // peers may be waiting in a collective that nobody will end
+    }
+    throw;
+  }
+}
+
+std::string describe_run(const RunConfig& config, int ranks) {
+  const auto data = open_dataset(data_options(config));
+  const auto model = build_model(config.model, data.train->vocab());
+  const auto element = static_cast<int64_t>(at::elementSize(value_type(config.train.precision)));
+  const auto table = model->table(element);
+  const auto parameters = static_cast<double>(table.parameters());
+  const auto master = static_cast<double>(at::elementSize(master_type(config.train.precision)));
+  const double states = config.optimizer.kind == OptimizerKind::adamw ? 2 : config.optimizer.momentum > 0 ? 1 : 0;
+  const auto share = share_of(config.train.batch, 0, ranks);
+  const auto microbatch = static_cast<double>(config.train.microbatch > 0 ? std::min(config.train.microbatch, share.count) : share.count);
+  std::string text = table.full();
+  text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n", human_count(parameters),
+                      human_count(table.flops()), config.train.batch, ranks, config.train.steps);
+  text += fmt::format("data: {}\n", data.train->describe());
+  text += fmt::format("memory of a rank: parameters {}, masters {}, gradients {}, optimizer {}, activations about {}\n",
+                      human_bytes(parameters * static_cast<double>(element)),
+                      human_bytes(config.train.precision == Precision::bf16 ? parameters * master : 0), human_bytes(parameters * master),
+                      human_bytes(parameters * master * states), human_bytes(microbatch * static_cast<double>(table.activation_bytes())));
+  std::vector<int64_t> sample{0};
+  data.train->get(sample);
+  text += "the first batch reads well\n";
+  return text;
+}
+
+}  // namespace trireme

@@ -1,0 +1,51 @@
+// A whole training run: its folder, its sinks, its checkpoints, and how it ends.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "trireme/comm/world.h"
+#include "trireme/data/dataset.h"
+#include "trireme/spec/config.h"
+
+namespace trireme {
+
+struct RunOptions {
+  std::string name = "run";                       // of the configuration: runs/NAME-N
+  bool resume = false;
+  std::filesystem::path resume_from;              // a run's folder or one checkpoint; empty = the newest run of this name
+  bool quiet = false;                             // no progress line
+};
+
+struct RunResult {
+  std::filesystem::path run_dir;
+  int64_t steps = 0;          // done, in all
+  double loss = 0;            // of the last step
+  std::optional<double> eval_loss;
+  double items_per_s = 0;     // median over this run's steps
+  double step_s = 0;          // median over this run's steps
+  std::string items = "tokens";
+  int64_t skipped = 0;
+  int stopped_by = 0;         // the signal that ended the run early, or 0
+  std::string checkpoint;     // the newest one
+
+  std::string brief() const;
+  nlohmann::ordered_json json() const;
+};
+
+// The configuration's words about data, as the data room wants them.
+DataOptions data_options(const RunConfig& config);
+
+// Trains on every rank of the world; the result is whole on rank 0. An error on one rank ends the others.
+RunResult train(const RunConfig& config, World& world, const RunOptions& options);
+
+// What a run would be: plan, layers, memory. Reads the data, trains nothing.
+std::string describe_run(const RunConfig& config, int ranks);
+
+// How many threads each of a host's ranks computes with.
+int threads_per_rank(const RunConfig& config, int local_ranks);
+
+}  // namespace trireme

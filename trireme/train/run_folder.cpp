@@ -1,0 +1,107 @@
+#include "trireme/train/run_folder.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/log.h"
+#include "trireme/data/order.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// N of "NAME-N", or 0.
+int64_t number_of(const fs::path& folder, const std::string& name) {
+  const auto text = folder.filename().string();
+  if (text.rfind(name + "-", 0) != 0) return 0;
+  const auto digits = text.substr(name.size() + 1);
+  if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos) return 0;
+  return std::stoll(digits);
+}
+
+int64_t newest_number(const std::string& name) {
+  int64_t newest = 0;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator("runs", none)) newest = std::max(newest, number_of(entry.path(), name));
+  return newest;
+}
+
+fs::path numbered(const std::string& name, int64_t number) { return fs::path("runs") / fmt::format("{}-{}", name, number); }
+
+// Settings that decide what the numbers are. The others (how long, how often saved, how watched) may change.
+bool may_change(const std::string& key) {
+  static const std::vector<std::string> free{"run_dir",       "train.steps",        "train.eval_every",      "train.eval_batches", "train.nonfinite_limit",
+                                             "train.threads", "train.device",       "train.microbatch",      "data.path",          "checkpoint.",
+                                             "watchdog.",     "log.",               "comm.",                 "sync.bucket_mb"};
+  return std::any_of(free.begin(), free.end(), [&](const auto& one) { return key.rfind(one, 0) == 0; });
+}
+
+void refuse_changes(const RunConfig& config, const CheckpointInfo& checkpoint) {
+  RunConfig now = config, then;
+  auto now_settings = describe(now), then_settings = describe(then);
+  then_settings.read_text(checkpoint.config, (checkpoint.folder / "manifest.json").string());
+  for (const auto& key : now_settings.keys()) {
+    if (may_change(key) || now_settings.text(key) == then_settings.text(key)) continue;
+    refuse("{} was {} in the run that {} belongs to and is {} now: resume with the old value, or start a new run", key, then_settings.text(key),
+           checkpoint.folder.string(), now_settings.text(key));
+  }
+}
+
+}  // namespace
+
+RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name) {
+  RunFolder folder;
+  folder.path = config.run_dir.empty() ? numbered(name, newest_number(name) + 1) : fs::path(config.run_dir);
+  if (!list_checkpoints(folder.path).empty()) {
+    refuse("{} already holds checkpoints: continue that run with --resume, or choose another run_dir", folder.path.string());
+  }
+  return folder;
+}
+
+RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, const fs::path& from) {
+  RunFolder folder;
+  if (!from.empty() && fs::exists(from / "manifest.json")) {
+    const auto checkpoint = fs::weakly_canonical(from);
+    folder.path = from.parent_path().parent_path();
+    if (folder.path.empty()) folder.path = checkpoint.parent_path().parent_path();
+    folder.checkpoint = open_checkpoint(from);
+  } else {
+    folder.path = !from.empty() ? from : !config.run_dir.empty() ? fs::path(config.run_dir) : numbered(name, newest_number(name));
+    if (!fs::exists(folder.path)) refuse("there is no run to resume: {} does not exist", folder.path.string());
+    folder.checkpoint = newest_checkpoint(folder.path);
+  }
+  refuse_changes(config, *folder.checkpoint);
+  return folder;
+}
+
+void RunFolder::prepare(const std::string& resolved_config, const std::string& plan) const {
+  std::error_code error;
+  fs::create_directories(path / "checkpoints", error);
+  if (error) refuse("cannot make the run's folder {}: {}", path.string(), error.message());
+  write_atomically(path / "config.yaml", resolved_config);
+  write_atomically(path / "plan.yaml", plan);
+}
+
+std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer) {
+  std::string text = "# How the work is split. Written by the run, for people to read.\n";
+  text += fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());
+  text += "shares:  # samples of a step, by rank\n";
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const auto share = share_of(config.train.batch, rank, world.size());
+    text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, share.first, share.count,
+                        microbatches(share, config.train.microbatch).size());
+  }
+  text += "stages:\n  - layers: [";
+  for (size_t i = 0; i < trainer.model().layers.size(); ++i) text += (i ? ", " : "") + trainer.model().layers[i]->name();
+  text += "]\nbuckets:  # of gradients, in the order in which they are reduced\n";
+  for (const auto& bucket : trainer.store().buckets()) {
+    text += fmt::format("  - {{elements: {}, first: {}, last: {}}}\n", bucket.elements, bucket.parameters.front().parameter->name,
+                        bucket.parameters.back().parameter->name);
+  }
+  return text;
+}
+
+}  // namespace trireme

@@ -1,0 +1,30 @@
+// A run's folder: config.yaml (resolved), plan.yaml, metrics.jsonl, TensorBoard's files, log.txt, checkpoints/step-N.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "trireme/spec/config.h"
+#include "trireme/train/checkpoint.h"
+
+namespace trireme {
+
+struct RunFolder {
+  std::filesystem::path path;
+  std::optional<CheckpointInfo> checkpoint;  // what the run resumes from
+
+  // A folder for a new run: run_dir, or the next free runs/NAME-N. Refuses one that already holds checkpoints.
+  static RunFolder fresh(const RunConfig& config, const std::string& name);
+  // The folder of an older run: `from` (a run's folder or one checkpoint in it), run_dir, or the newest runs/NAME-N.
+  // Refuses settings that may not change between the two.
+  static RunFolder resume(const RunConfig& config, const std::string& name, const std::filesystem::path& from);
+
+  // Makes it and writes what is known before the first step.
+  void prepare(const std::string& resolved_config, const std::string& plan) const;
+};
+
+// The plan of a run, as a person reads it: ranks, shares, microbatches, buckets.
+std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer);
+
+}  // namespace trireme
