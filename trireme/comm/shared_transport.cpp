@@ -22,7 +22,7 @@ namespace trireme {
 
 namespace {
 
-constexpr int64_t staging_bytes = 256 << 10;  // per rank and parity
+constexpr int64_t staging_bytes = 256 << 10;  // per exhibit
 constexpr int spins = 64;
 
 // Where a rank's buffer lies: an address that peers understand.
@@ -31,14 +31,20 @@ struct Place {
   uint64_t offset = 0;
 };
 
+// What a rank shows its peers for one call. There are two, used in turn: every call has at least one meeting of all
+// ranks, so who writes one again knows that everybody has been to the call after the one that used it last.
+struct Exhibit {
+  Call call;
+  Place place;
+  alignas(64) std::byte staging[staging_bytes];
+};
+
 // One rank's lines in the group's memory. `arrived` counts the points at which the rank met the others.
 struct alignas(128) Lane {
   std::atomic<uint32_t> arrived{0};
   std::atomic<uint32_t> sleepers{0};
-  Call call;
-  Place place;
   int64_t allocated = 0;
-  alignas(64) std::byte staging[2][staging_bytes];
+  Exhibit exhibits[2];
 };
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) {
@@ -113,7 +119,8 @@ class SharedTransport final : public Transport {
   }
 
   void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
-    auto& mine = group_->lane(rank_);
+    turn_ = call.sequence % 2;
+    auto& mine = exhibit(rank_);
     mine.call = call;
     if (call.collective == Collective::barrier) return meet_and_check();
     mine.place = place_of(tensor.data_ptr());
@@ -136,6 +143,7 @@ class SharedTransport final : public Transport {
   };
 
   Lane& lane(int rank) { return group_->lane(rank); }
+  Exhibit& exhibit(int rank) { return lane(rank).exhibits[turn_]; }
 
   // Says that this rank has come to the next meeting point, and waits for all others.
   void meet() {
@@ -167,11 +175,11 @@ class SharedTransport final : public Transport {
   // The first meeting of every call: all fingerprints are there and must agree.
   void meet_and_check() {
     meet();
-    const Call& mine = lane(rank_).call;
+    const Call& mine = exhibit(rank_).call;
     for (int i = 0; i < size_; ++i) {
-      if (lane(i).call.agrees_with(mine)) continue;
-      for (int k = 0; k < size_; ++k) calls_[k] = lane(k).call;
-      meet();  // nobody changes its fingerprint before everybody has read it
+      if (exhibit(i).call.agrees_with(mine)) continue;
+      for (int k = 0; k < size_; ++k) calls_[k] = exhibit(k).call;
+      meet();  // a rank that fails may end at once: nobody leaves before everybody has read
       check_agreement(calls_);
     }
   }
@@ -189,14 +197,14 @@ class SharedTransport final : public Transport {
   }
 
   std::byte* address_of(int rank) {
-    const Place place = lane(rank).place;
+    const Place place = exhibit(rank).place;
     if (place.segment == 0) return reinterpret_cast<std::byte*>(place.offset);
     return allocations_[place.segment - 1]->parts[rank].data() + place.offset;
   }
 
   bool all_reachable() {
     for (int i = 0; i < size_; ++i) {
-      if (lane(i).place.segment < 0) return false;
+      if (exhibit(i).place.segment < 0) return false;
     }
     return true;
   }
@@ -213,24 +221,22 @@ class SharedTransport final : public Transport {
     // Piece by piece through the staging buffers.
     auto* mine = static_cast<std::byte*>(data);
     const int64_t piece = staging_bytes / static_cast<int64_t>(element);
-    for (int i = 0; i < size_; ++i) addresses_[i] = lane(i).staging[0];
+    for (int i = 0; i < size_; ++i) addresses_[i] = exhibit(i).staging;
     for (int64_t first = 0; first < call.count; first += piece) {
       const int64_t count = std::min(piece, call.count - first);
-      std::memcpy(lane(rank_).staging[0], mine + first * element, count * element);
+      std::memcpy(exhibit(rank_).staging, mine + first * element, count * element);
       meet();
       reduce_slice(call, element, count, addresses_);
       meet();
-      std::memcpy(mine + first * element, lane(rank_).staging[0], count * element);
+      std::memcpy(mine + first * element, exhibit(rank_).staging, count * element);
     }
   }
 
-  // Each rank reduces everything for itself: one meeting. Two staging buffers in turn make a second one needless: who
-  // writes a buffer again has met everybody after they read it.
+  // Each rank reduces everything for itself, so that one meeting is enough.
   void all_reduce_small(const Call& call, void* data, int64_t bytes) {
-    parity_ ^= 1;
-    std::memcpy(lane(rank_).staging[parity_], data, bytes);
+    std::memcpy(exhibit(rank_).staging, data, bytes);
     meet_and_check();
-    for (int i = 0; i < size_; ++i) addresses_[i] = lane(i).staging[parity_];
+    for (int i = 0; i < size_; ++i) addresses_[i] = exhibit(i).staging;
     void* target = data;
     reduce(call.dtype, call.op, std::span<const void* const>(addresses_.data(), size_), std::span<void* const>(&target, 1), call.count);
   }
@@ -248,15 +254,15 @@ class SharedTransport final : public Transport {
 
   void broadcast(int root, std::byte* data, int64_t bytes) {
     meet_and_check();
-    if (lane(root).place.segment >= 0) {
+    if (exhibit(root).place.segment >= 0) {
       if (rank_ != root) std::memcpy(data, address_of(root), bytes);
       return meet();
     }
     for (int64_t first = 0; first < bytes; first += staging_bytes) {
       const int64_t size = std::min(staging_bytes, bytes - first);
-      if (rank_ == root) std::memcpy(lane(root).staging[0], data + first, size);
+      if (rank_ == root) std::memcpy(exhibit(root).staging, data + first, size);
       meet();
-      if (rank_ != root) std::memcpy(data + first, lane(root).staging[0], size);
+      if (rank_ != root) std::memcpy(data + first, exhibit(root).staging, size);
       meet();
     }
   }
@@ -265,9 +271,9 @@ class SharedTransport final : public Transport {
     meet_and_check();
     for (int64_t first = 0; first < bytes; first += staging_bytes) {
       const int64_t size = std::min(staging_bytes, bytes - first);
-      std::memcpy(lane(rank_).staging[0], data + first, size);
+      std::memcpy(exhibit(rank_).staging, data + first, size);
       meet();
-      for (int i = 0; i < size_; ++i) std::memcpy(output + i * bytes + first, lane(i).staging[0], size);
+      for (int i = 0; i < size_; ++i) std::memcpy(output + i * bytes + first, exhibit(i).staging, size);
       meet();
     }
   }
@@ -275,7 +281,7 @@ class SharedTransport final : public Transport {
   std::shared_ptr<SharedGroup> group_;
   const int rank_;
   const int size_;
-  int parity_ = 0;
+  size_t turn_ = 0;  // which exhibit the current call uses
   std::vector<Call> calls_;
   std::vector<void*> addresses_;
   std::vector<void*> slice_;

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "trireme/nn/dropout_kernel.h"
+#include "trireme/nn/product.h"
 
 namespace trireme {
 
@@ -32,7 +33,7 @@ struct LinearFunction : Function<LinearFunction> {
                             const ParameterPtr& bias_parameter, bool out_in) {
     const auto rows = rows_of(x);
     const auto matrix = out_in ? weight.t() : weight;
-    auto y = bias_parameter ? at::addmm(bias_parameter->value, rows, matrix) : at::mm(rows, matrix);
+    auto y = product(rows, matrix, bias_parameter ? bias_parameter->value : at::Tensor());
     context->save_for_backward({rows, weight});
     context->saved_data["out_in"] = out_in;
     context->saved_data["shape"] = x.sizes().vec();
@@ -50,7 +51,7 @@ struct LinearFunction : Function<LinearFunction> {
     const auto g = rows_of(gradients[0]).contiguous();
     at::Tensor input_gradient;
     if (context->needs_input_grad(0)) {
-      input_gradient = at::mm(g, out_in ? weight : weight.t()).view(context->saved_data["shape"].toIntVector());
+      input_gradient = product(g, out_in ? weight : weight.t()).view(context->saved_data["shape"].toIntVector());
     }
     auto& parameters = kept(context);
     if (out_in) {
