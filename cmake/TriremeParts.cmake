@@ -31,8 +31,10 @@ if(NOT TRIREME_YAML_LIBRARY)
 endif()
 target_link_libraries(part_yaml INTERFACE ${TRIREME_YAML_LIBRARY})
 
+# torch's include path carries its own versions of these two; ours come first everywhere (see trireme_flags).
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/first)
 file(CREATE_LINK ${TRIREME_fmt_INCLUDE}/fmt ${PROJECT_BINARY_DIR}/first/fmt SYMBOLIC)
+file(CREATE_LINK ${TRIREME_json_INCLUDE}/nlohmann ${PROJECT_BINARY_DIR}/first/nlohmann SYMBOLIC)
 
 # TensorBoard files need protozero; without it the sink says what to install.
 find_path(TRIREME_PROTOZERO_INCLUDE protozero/pbf_writer.hpp HINTS ${TRIREME_PARTS}/include)

@@ -32,8 +32,9 @@ install_packages() {
   done
   [ ${#missing[@]} = 0 ] && return
   say "installing ${missing[*]}"
-  if as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq >/dev/null 2>&1 &&
-     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >build/setup-apt.log 2>&1; then
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20)
+  if as_root "${apt[@]}" update >build/setup-apt.log 2>&1 &&
+     as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >>build/setup-apt.log 2>&1; then
     return
   fi
   say "could not install them (no package registry, or no right to); going on with what is here, CMake says what is missing"

@@ -29,8 +29,8 @@ TEST(Slice, ViewsPartOfADataset) {
   EXPECT_THAT(slice.describe(), testing::StartsWith("5 samples from sample 4 of synthetic vectors"));
   const Batch here = slice.get(std::vector<int64_t>{0, 4});
   const Batch there = whole->get(std::vector<int64_t>{4, 8});
-  EXPECT_TRUE(torch::equal(here.inputs, there.inputs));
-  EXPECT_TRUE(torch::equal(here.targets, there.targets));
+  EXPECT_TRUE(at::equal(here.inputs, there.inputs));
+  EXPECT_TRUE(at::equal(here.targets, there.targets));
 }
 
 TEST(Slice, FailsOutsideItsRange) {
@@ -47,7 +47,7 @@ TEST(Split, HoldsTheLastSamplesOut) {
   EXPECT_EQ(parts.train->size(), 7);
   EXPECT_EQ(parts.validation->size(), 3);
   const std::vector<int64_t> first = {0}, seventh = {7};
-  EXPECT_TRUE(torch::equal(parts.validation->get(first).inputs, whole->get(seventh).inputs));
+  EXPECT_TRUE(at::equal(parts.validation->get(first).inputs, whole->get(seventh).inputs));
 }
 
 TEST(Split, HoldsNothingOutUnlessAsked) {

@@ -63,10 +63,10 @@ TEST(Loader, GivesWhatDirectReadingGives) {
           std::vector<int64_t> samples;
           order.fill(step, pieces[i].first, pieces[i].count, samples);
           const Batch direct = dataset.get(samples);
-          EXPECT_TRUE(torch::equal(loaded.microbatches[i].inputs, direct.inputs));
-          EXPECT_TRUE(torch::equal(loaded.microbatches[i].targets, direct.targets));
+          EXPECT_TRUE(at::equal(loaded.microbatches[i].inputs, direct.inputs));
+          EXPECT_TRUE(at::equal(loaded.microbatches[i].targets, direct.targets));
           const int64_t first = step * 24 + pieces[i].first;
-          EXPECT_TRUE(torch::equal(loaded.microbatches[i].positions, torch::arange(first, first + pieces[i].count)));
+          EXPECT_TRUE(at::equal(loaded.microbatches[i].positions, at::arange(first, first + pieces[i].count)));
         }
       }
     }
@@ -150,7 +150,7 @@ TEST(Loader, ServesManyRanksOfOneProcess) {
     for (const auto& loader : loaders) inputs.push_back(loader->next().microbatches[0].inputs);
     std::vector<int64_t> samples;
     order.fill(step, 0, 16, samples);
-    EXPECT_TRUE(torch::equal(torch::cat(inputs), dataset.get(samples).inputs));
+    EXPECT_TRUE(at::equal(at::cat(inputs), dataset.get(samples).inputs));
   }
 }
 

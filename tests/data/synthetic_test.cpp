@@ -24,16 +24,16 @@ void expect_pure(const Dataset& dataset) {
   const Batch whole = dataset.get(all_of(dataset));
   for (const int64_t sample : {int64_t{0}, dataset.size() / 2, dataset.size() - 1}) {
     const Batch alone = dataset.get(std::vector<int64_t>{sample});
-    EXPECT_TRUE(torch::equal(alone.inputs[0], whole.inputs[sample]));
-    EXPECT_TRUE(torch::equal(alone.targets[0], whole.targets[sample]));
+    EXPECT_TRUE(at::equal(alone.inputs[0], whole.inputs[sample]));
+    EXPECT_TRUE(at::equal(alone.targets[0], whole.targets[sample]));
   }
 }
 
 TEST(SyntheticTokens, IsAPureFunctionOfSeedAndSample) {
   const SyntheticTokens tokens(50, 16, 100, 1), same(50, 16, 100, 1), other(50, 16, 100, 2);
   expect_pure(tokens);
-  EXPECT_TRUE(torch::equal(tokens.get(all_of(tokens)).inputs, same.get(all_of(same)).inputs));
-  EXPECT_FALSE(torch::equal(tokens.get(all_of(tokens)).inputs, other.get(all_of(other)).inputs));
+  EXPECT_TRUE(at::equal(tokens.get(all_of(tokens)).inputs, same.get(all_of(same)).inputs));
+  EXPECT_FALSE(at::equal(tokens.get(all_of(tokens)).inputs, other.get(all_of(other)).inputs));
   EXPECT_EQ(tokens.items(), "tokens");
   EXPECT_EQ(tokens.items_per_sample(), 16);
   EXPECT_EQ(tokens.describe(), "synthetic tokens: a Markov chain over 100 tokens, 50 samples of 16");
@@ -45,7 +45,7 @@ TEST(SyntheticTokens, KeepsInsideTheVocabularyAndShiftsTargets) {
   EXPECT_EQ(batch.inputs.sizes(), (std::vector<int64_t>{200, 64}));
   EXPECT_GE(batch.inputs.min().item<int64_t>(), 0);
   EXPECT_LT(batch.targets.max().item<int64_t>(), 37);
-  EXPECT_TRUE(torch::equal(batch.inputs.narrow(1, 1, 63), batch.targets.narrow(1, 0, 63)));
+  EXPECT_TRUE(at::equal(batch.inputs.narrow(1, 1, 63), batch.targets.narrow(1, 0, 63)));
 }
 
 // The pattern to learn: at most four successors a token, the first of them half of the time.
@@ -78,8 +78,8 @@ TEST(SyntheticTokens, RefusesBadSizes) {
 TEST(SyntheticVectors, IsAPureFunctionOfSeedAndSample) {
   const SyntheticVectors vectors(40, 12, 5, 1), same(40, 12, 5, 1), other(40, 12, 5, 2);
   expect_pure(vectors);
-  EXPECT_TRUE(torch::equal(vectors.get(all_of(vectors)).inputs, same.get(all_of(same)).inputs));
-  EXPECT_FALSE(torch::equal(vectors.get(all_of(vectors)).inputs, other.get(all_of(other)).inputs));
+  EXPECT_TRUE(at::equal(vectors.get(all_of(vectors)).inputs, same.get(all_of(same)).inputs));
+  EXPECT_FALSE(at::equal(vectors.get(all_of(vectors)).inputs, other.get(all_of(other)).inputs));
   EXPECT_EQ(vectors.vocab(), 5);
   EXPECT_EQ(vectors.items(), "samples");
   EXPECT_EQ(vectors.items_per_sample(), 1);
@@ -89,21 +89,21 @@ TEST(SyntheticVectors, IsAPureFunctionOfSeedAndSample) {
 TEST(SyntheticVectors, AreStandardNormal) {
   const SyntheticVectors vectors(2000, 20, 4, 1);
   const Batch batch = vectors.get(all_of(vectors));
-  EXPECT_EQ(batch.inputs.scalar_type(), torch::kFloat);
+  EXPECT_EQ(batch.inputs.scalar_type(), at::kFloat);
   EXPECT_NEAR(batch.inputs.mean().item<double>(), 0, 0.02);
   EXPECT_NEAR(batch.inputs.std().item<double>(), 1, 0.02);
   EXPECT_EQ(batch.targets.sizes(), (std::vector<int64_t>{2000}));
-  EXPECT_EQ(torch::bincount(batch.targets).numel(), 4);
-  EXPECT_GT(torch::bincount(batch.targets).min().item<int64_t>(), 100);  // no class is empty
+  EXPECT_EQ(at::bincount(batch.targets).numel(), 4);
+  EXPECT_GT(at::bincount(batch.targets).min().item<int64_t>(), 100);  // no class is empty
 }
 
 // A linear teacher can be learnt: least squares on one-hot labels alone is right far more often than one in four.
 TEST(SyntheticVectors, CanBeLearnt) {
   const SyntheticVectors vectors(2000, 20, 4, 1);
   const Batch batch = vectors.get(all_of(vectors));
-  const auto labels = torch::one_hot(batch.targets, 4).to(torch::kFloat);
-  const auto weights = std::get<0>(torch::linalg_lstsq(batch.inputs, labels, std::nullopt, std::nullopt));
-  const auto right = batch.inputs.matmul(weights).argmax(1).eq(batch.targets).to(torch::kFloat).mean();
+  const auto labels = at::one_hot(batch.targets, 4).to(at::kFloat);
+  const auto weights = std::get<0>(at::linalg_lstsq(batch.inputs, labels, std::nullopt, std::nullopt));
+  const auto right = batch.inputs.matmul(weights).argmax(1).eq(batch.targets).to(at::kFloat).mean();
   EXPECT_GT(right.item<double>(), 0.8);
 }
 

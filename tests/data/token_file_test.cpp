@@ -40,10 +40,10 @@ void expect_counting(const TokenFile& file, int64_t tokens, int64_t context) {
   EXPECT_EQ(file.items_per_sample(), context);
   const std::vector<int64_t> samples = {file.size() - 1, 0};
   const Batch batch = file.get(samples);
-  const auto row = torch::arange(context);
-  const auto inputs = torch::stack({row + samples[0] * context, row});
-  EXPECT_TRUE(torch::equal(batch.inputs, inputs)) << batch.inputs;
-  EXPECT_TRUE(torch::equal(batch.targets, inputs + 1)) << batch.targets;
+  const auto row = at::arange(context);
+  const auto inputs = at::stack({row + samples[0] * context, row});
+  EXPECT_TRUE(at::equal(batch.inputs, inputs)) << batch.inputs;
+  EXPECT_TRUE(at::equal(batch.targets, inputs + 1)) << batch.targets;
   EXPECT_TRUE(batch.inputs.is_contiguous() && batch.targets.is_contiguous());
 }
 

@@ -19,18 +19,16 @@ void add_generate(CLI::App& program, Action& chosen) {
   command->footer("Example: trireme generate runs/gpt-1 --prompt 'In the beginning' --tokens 200");
   command->add_option("run", options->from, "A run's folder (its newest checkpoint) or a checkpoint")->required();
   command->add_option("--prompt", options->generate.prompt, "Text to go on from");
-  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--temperature", options->generate.temperature, "0 takes the likeliest token")->capture_default_str()->check(CLI::NonNegativeNumber);
-  command->add_option("--top-k", options->generate.top_k, "Consider only the k likeliest tokens; 0 = all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")->capture_default_str()->check(at_least(1));
+  command->add_option("--temperature", options->generate.temperature, "0 takes the likeliest token")->capture_default_str()->check(at_least(0));
+  command->add_option("--top-k", options->generate.top_k, "Consider only the k likeliest tokens; 0 = all")->capture_default_str()->check(at_least(0));
   command->add_option("--seed", options->generate.seed, "Which sample")->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &chosen] {
     chosen = [options] {
       const auto& wanted = options->generate;
-      if (!options->json) std::cout << wanted.prompt << std::flush;
-      bool text = true;
       const auto result = generate(options->from, wanted);
-      text = !result.text.empty();
+      const bool text = !result.text.empty();
       if (options->json) {
         const nlohmann::ordered_json json{{"checkpoint", result.checkpoint.string()},
                                           {"prompt", wanted.prompt},
@@ -38,7 +36,7 @@ void add_generate(CLI::App& program, Action& chosen) {
                                           {"text", text ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json()}};
         std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
       } else if (text) {
-        std::cout << result.text << std::endl;
+        std::cout << wanted.prompt << result.text << std::endl;
       } else {
         for (auto token : result.tokens) std::cout << token << ' ';
         std::cout << std::endl;

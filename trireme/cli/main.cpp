@@ -3,6 +3,8 @@
 
 #include <cstdio>
 
+#include <fmt/ranges.h>
+
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/cli/command.h"
@@ -15,7 +17,48 @@ std::vector<std::string> words;
 
 const std::vector<std::string>& command_line() { return words; }
 
+CLI::Validator at_least(double lowest) {
+  const auto check = [lowest](const std::string& text) {
+    double number = 0;
+    const bool good = CLI::detail::lexical_cast(text, number) && number >= lowest;
+    return good ? std::string() : fmt::format("must be a number of at least {}, not {}", lowest, text);
+  };
+  return CLI::Validator(check, fmt::format(">={}", lowest), "at least");
+}
+
 namespace {
+
+// One line that says what was wrong and whose --help tells more.
+int refuse_command_line(const CLI::App& program, const CLI::ParseError& error) {
+  const CLI::App* app = &program;
+  std::string name = program.get_name();
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    name += " " + app->get_name();
+  }
+  std::string what = error.what();
+  const bool wants_command = dynamic_cast<const CLI::RequiredError*>(&error) && app->get_require_subcommand_min() > 0;
+  if (wants_command) {
+    std::vector<std::string> commands;
+    for (const auto* command : app->get_subcommands([](const CLI::App*) { return true; })) commands.push_back(command->get_name());
+    const auto unknown = app->remaining();
+    what = fmt::format("the commands of {} are {}", name, fmt::join(commands, ", "));
+    if (!unknown.empty()) {
+      const auto meant = nearest(unknown.front(), commands);
+      what = meant.empty() ? fmt::format("unknown command {}; {}", unknown.front(), what)
+                           : fmt::format("unknown command {}, did you mean {}?", unknown.front(), meant);
+    }
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    const auto unknown = app->remaining();
+    std::vector<std::string> valid;
+    for (const auto* option : app->get_options()) valid.push_back(option->get_name());
+    const auto meant = unknown.empty() ? "" : nearest(unknown.front(), valid);
+    what = fmt::format("unknown option {}{}", fmt::join(unknown, " "), meant.empty() ? "" : fmt::format(", did you mean {}?", meant));
+  }
+  log::error("{} ({} --help tells more)", what, name);
+  return 2;
+}
 
 int run(int argc, char** argv) {
   words.assign(argv + 1, argv + argc);
@@ -31,7 +74,7 @@ int run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? 0 : 2;
+    return error.get_exit_code() == 0 ? program.exit(error) : refuse_command_line(program, error);
   }
   return chosen();
 }

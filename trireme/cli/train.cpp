@@ -40,9 +40,17 @@ Request read(const TrainOptions& options) {
   request.run.resume = options.resume || !options.from.empty();
   request.run.resume_from = options.from;
   request.run.quiet = options.json;
+  if (!options.from.empty() && !std::filesystem::exists(options.from)) {
+    refuse("--from {} does not exist: give a run's folder or a checkpoint", options.from);
+  }
   if (files.empty() && !options.from.empty()) {
     const std::filesystem::path from(options.from);
     files.push_back((std::filesystem::exists(from / "manifest.json") ? from.parent_path().parent_path() : from) / "config.yaml");
+  }
+  for (const auto& file : files) {
+    if (std::filesystem::exists(file)) continue;
+    if (!options.from.empty()) refuse("--from {} holds no run: there is no {}", options.from, file.string());
+    refuse("{}: there is no such configuration file (settings are written key=value)", file.string());
   }
   if (!files.empty()) request.run.name = files.front().stem().string();
   request.config = load_config(files, overrides);
@@ -70,6 +78,8 @@ int train_here(const TrainOptions& options, const Surroundings& around) {
   const auto world = World::join(around, request.config.comm.transport);
   const auto result = train(request.config, *world, request.run);
   if (world->rank() == 0) finish(result);
+  // A rank that ends otherwise than with 0 is a failure to mpirun; our launcher knows that the job was asked to stop.
+  if (around.launcher == Launcher::mpirun && around.ours) return 0;
   return result.stopped_by == 0 ? 0 : 128 + result.stopped_by;
 }
 
@@ -77,7 +87,8 @@ int run_train(const TrainOptions& options) {
   if (options.help_config || options.markdown) {
     RunConfig config;
     const auto settings = describe(config);
-    std::cout << (options.markdown ? settings.markdown() : settings.help());
+    const std::string title = "# Configuration\n\nEvery setting of `trireme train`, as YAML or as `key=value`. `make docs` writes this page.\n\n";
+    std::cout << (options.markdown ? title + settings.markdown() : settings.help());
     return 0;
   }
   const auto around = look_around();
@@ -87,6 +98,10 @@ int run_train(const TrainOptions& options) {
     }
     log::set_rank(around.rank);
     if (around.launcher != Launcher::trireme) log::info("{}", around.describe());
+    if (options.dry_run) {
+      if (around.rank == 0) std::cout << describe_run(read(options).config, around.size);
+      return 0;
+    }
     return train_here(options, around);
   }
   const auto request = read(options);  // refuse bad input before any rank is started
@@ -96,6 +111,7 @@ int run_train(const TrainOptions& options) {
     return 0;
   }
   if (ranks == 1 || options.threads) return train_here(options, around);
+  check_run(request.config, ranks);
   if (ranks > usable_cores() && request.config.train.device == DeviceKind::cpu) {
     log::info("{} ranks share {} cores: they will take turns", ranks, usable_cores());
   }
@@ -115,7 +131,7 @@ void add_train(CLI::App& program, Action& chosen) {
   auto* command = program.add_subcommand("train", "Train a model on one or more ranks");
   command->footer("Example: trireme train examples/gpt.yaml train.steps=200 --ranks 2");
   command->add_option("config", options->words, "Configuration files (later ones win) and key=value overrides");
-  command->add_option("--ranks", options->ranks, "Ranks to start on this host (default 1; not under mpirun, srun or torchrun)")->check(CLI::PositiveNumber);
+  command->add_option("--ranks", options->ranks, "Ranks to start on this host (default 1; not under mpirun, srun or torchrun)")->check(at_least(1));
   command->add_flag("--resume", options->resume, "Continue the newest run of this configuration from its newest checkpoint");
   command->add_option("--from", options->from, "Continue this run (its folder) or this checkpoint");
   command->add_flag("--threads", options->threads, "Make the ranks threads of one process");

@@ -5,7 +5,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
-#include "trireme/device/device.h"
 
 namespace trireme {
 
@@ -38,6 +37,7 @@ Communicator::Ticket Communicator::all_reduce(const at::Tensor& tensor, ReduceOp
 }
 
 Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root, const char* name, Done done) {
+  if (root < 0 || root >= size()) fail("broadcast \"{}\" from rank {}: there are {} ranks", name, root, size());
   Call call{.count = tensor.numel(), .collective = Collective::broadcast, .dtype = tensor.scalar_type()};
   call.root = static_cast<int16_t>(root);
   return submit(call, tensor, {}, name, std::move(done));
@@ -62,56 +62,74 @@ Communicator::Ticket Communicator::submit(Call call, const at::Tensor& tensor, c
   std::strncpy(call.name, name, sizeof call.name - 1);
   std::unique_lock lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
-  if (tail_ - head_ == ring_.size()) finished_.wait(lock, [&] { return tail_ - head_ < ring_.size() || failure_; });
+  if (tail_ - head_ == ring_.size()) {
+    finished_.wait(lock, [&] { return tail_ - head_ < ring_.size(); });
+    if (failure_) std::rethrow_exception(failure_);
+  }
   auto& slot = ring_[tail_ % ring_.size()];
   slot.call = call;
   slot.call.sequence = tail_;
   slot.tensor = tensor;
   slot.output = output;
+  if (tensor.defined()) slot.ready.record(tensor.device());
   slot.done = std::move(done);
   const Ticket ticket = ++tail_;
   if (size() == 1) {
-    carry_one(lock);
+    // Also what callbacks queue meanwhile: alone there is no other thread to carry it.
+    while (carry_one(lock)) {
+    }
   } else if (!carrying_) {
     work_.notify_one();
   }
   return ticket;
 }
 
-// Takes the oldest call and carries it out; the lock is held on entry and on return, not in between.
-bool Communicator::carry_one(std::unique_lock<std::mutex>& lock) {
-  if (carrying_ || head_ == tail_ || failure_) return false;
-  carrying_ = true;
-  auto& slot = ring_[head_ % ring_.size()];
-  lock.unlock();
-
-  std::exception_ptr error;
+std::exception_ptr Communicator::carry_out(Operation& slot) {
   recorder_.communicate(slot.call.name, static_cast<int64_t>(slot.call.sequence));
   try {
     if (size() > 1 || slot.call.collective == Collective::all_gather) {
-      StagedTensor tensor(slot.tensor), output(slot.output);
+      StagedTensor tensor(slot.tensor, slot.ready), output(slot.output, slot.ready);
       transport_->carry_out(slot.call, tensor.host(), output.host());
       if (slot.call.collective != Collective::all_gather) tensor.write_back();
       output.write_back();
     }
     if (slot.tensor.defined() && size() > 1) recorder_.sent(static_cast<int64_t>(slot.tensor.nbytes()));
   } catch (Error& problem) {
-    error = std::make_exception_ptr(problem.add_context(fmt::format("rank {}, \"{}\"", rank(), slot.call.name)));
+    return std::make_exception_ptr(problem.add_context(fmt::format("rank {}, \"{}\"", rank(), slot.call.name)));
   } catch (...) {
-    error = std::current_exception();
+    return std::current_exception();
   }
+  return nullptr;
+}
+
+// Takes the oldest call and carries it out; the lock is held on entry and on return, not in between.
+bool Communicator::carry_one(std::unique_lock<std::mutex>& lock) {
+  if (carrying_ || head_ == tail_) return false;
+  carrying_ = true;
+  auto& slot = ring_[head_ % ring_.size()];
+  // Behind a failed call nothing is tried any more, as the peers will not come to it; whoever waits for it is told.
+  std::exception_ptr error = failure_;
+  lock.unlock();
+  if (!error) error = carry_out(slot);
   slot.tensor = at::Tensor();
   slot.output = at::Tensor();
   const Done done = std::move(slot.done);
   slot.done = nullptr;
+  if (error) {
+    // Before the callback: it must not queue more.
+    lock.lock();
+    if (!failure_) failed_ = head_ + 1;
+    failure_ = error;
+    lock.unlock();
+  }
   if (done) done(error);
 
   lock.lock();
   carrying_ = false;
   ++head_;
-  completed_ = head_;
-  if (error) failure_ = error;
   finished_.notify_all();
+  // What was queued meanwhile woke nobody; this thread may leave now.
+  if (head_ < tail_) work_.notify_one();
   return true;
 }
 
@@ -122,17 +140,17 @@ bool Communicator::help() {
 
 void Communicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
-  while (completed_ < ticket && !failure_) {
+  while (head_ < ticket) {
     if (!carry_one(lock)) finished_.wait(lock);
   }
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_ && failed_ <= ticket) std::rethrow_exception(failure_);
 }
 
 void Communicator::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     // A call still queued when the communicator ends will never be met by its peers: it is dropped.
-    work_.wait(lock, [&] { return ending_ || (head_ < tail_ && !carrying_ && !failure_); });
+    work_.wait(lock, [&] { return ending_ || (head_ < tail_ && !carrying_); });
     if (ending_) return;
     carry_one(lock);
   }
@@ -141,6 +159,7 @@ void Communicator::run() {
 at::Tensor Communicator::allocate(int64_t bytes) {
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return !carrying_ && head_ == tail_; });
+  if (failure_) std::rethrow_exception(failure_);
   return transport_->allocate(bytes);
 }
 

@@ -17,6 +17,7 @@
 
 #include "trireme/comm/call.h"
 #include "trireme/comm/transport.h"
+#include "trireme/device/device.h"
 #include "trireme/engine/executor.h"
 #include "trireme/observe/recorder.h"
 
@@ -56,10 +57,12 @@ class Communicator final : public Helper {
     Call call;
     at::Tensor tensor;
     at::Tensor output;
+    DeviceEvent ready;  // the work that makes the tensor, on a card
     Done done;
   };
 
   Ticket submit(Call call, const at::Tensor& tensor, const at::Tensor& output, const char* name, Done done);
+  std::exception_ptr carry_out(Operation& slot);
   bool carry_one(std::unique_lock<std::mutex>& lock);
   void run();
 
@@ -69,10 +72,11 @@ class Communicator final : public Helper {
   std::condition_variable work_;      // the progress thread sleeps here
   std::condition_variable finished_;  // waiting callers sleep here
   std::vector<Operation> ring_;       // reused slots: [head, tail) are queued
-  Ticket head_ = 0, tail_ = 0, completed_ = 0;
+  Ticket head_ = 0, tail_ = 0;
   bool carrying_ = false;  // someone is inside the transport
   bool ending_ = false;
-  std::exception_ptr failure_;
+  std::exception_ptr failure_;  // of the first call that failed,
+  Ticket failed_ = 0;           // which was this one
   std::thread thread_;
 };
 

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -31,13 +32,26 @@ struct Job {
   std::shared_ptr<Board> board;
   std::map<pid_t, int> running;  // process -> rank (-1: mpirun, which holds them all)
   int stop_signal = 0;
+  bool stopped_twice = false;
   int exit_status = 0;
   int64_t kill_at_ns = 0;
 
-  void signal_all(int signal) {
-    for (const auto& [pid, rank] : running) ::kill(pid, signal);
+  // mpirun does not take its ranks along: they are on the board.
+  void kill_all() {
+    for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
+    for (int i = 0; i < board->ranks(); ++i) {
+      if (const int pid = board->slot(i).pid.load(); pid > 0) ::kill(pid, SIGKILL);
+    }
   }
 };
+
+// By SIGSTOP or the like.
+bool is_stopped(pid_t pid) {
+  std::ifstream stream(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(stream, line);
+  return line.find(") T ") != std::string::npos;
+}
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;
@@ -68,8 +82,9 @@ pid_t start(std::vector<std::string> words, const std::vector<std::pair<std::str
 }
 
 std::vector<std::string> mpirun_command(const LaunchOptions& options, const std::string& program) {
-  // Its own messages are hidden (-q): ours say more. The time from ctrl-C to SIGKILL must hold a save.
-  std::vector<std::string> words{"mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "odls_base_sigkill_timeout", "600",
+  // Its own messages are hidden (-q): ours say more. When a rank dies, or this launcher, mpirun waits for as many seconds
+  // as are given here, sends the others SIGTERM, and waits for as many again before SIGKILL; it hears nothing meanwhile.
+  std::vector<std::string> words{"mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "odls_base_sigkill_timeout", "3",
                                  "-np", std::to_string(options.ranks)};
   for (const char* name : {"TRIREME_BOARD", "TRIREME_TERMINAL", "OMP_NUM_THREADS"}) {
     words.push_back("-x");
@@ -108,10 +123,8 @@ void start_ranks(Job& job, const LaunchOptions& options) {
 void ask_to_stop(Job& job, int signal) {
   if (job.stop_signal != 0) {
     log::warn("asked to stop again: leaving at once, without saving");
-    job.signal_all(SIGKILL);
-    for (int i = 0; i < job.board->ranks(); ++i) {
-      if (const int pid = job.board->slot(i).pid.load(); pid > 0) ::kill(pid, SIGKILL);
-    }
+    job.stopped_twice = true;
+    job.kill_all();
     return;
   }
   job.stop_signal = signal;
@@ -124,7 +137,14 @@ void ended(Job& job, pid_t pid, int status) {
   const int rank = job.running.at(pid);
   job.running.erase(pid);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  if (code == 0) return;
+  if (code == 0) {
+    if (const int stop = job.board->stop_requested(); rank < 0 && stop != 0) job.exit_status = 128 + stop;
+    return;
+  }
+  if (job.stopped_twice) {
+    job.exit_status = 128 + job.stop_signal;
+    return;
+  }
   if (const int stop = job.board->stop_requested(); stop != 0 && code == 128 + stop) {
     job.exit_status = code;
     return;
@@ -140,6 +160,19 @@ void ended(Job& job, pid_t pid, int status) {
   }
   job.exit_status = job.board->faulted() ? job.board->fault_exit_status() : code;
   if (job.kill_at_ns == 0) job.kill_at_ns = monotonic_ns() + patience_ns;
+}
+
+// Some rank has said why the job ends, and the others leave by themselves: all but one that is stopped, and those that
+// have not met yet and wait for the dead one; these have nothing to save.
+void help_to_end(Job& job) {
+  if (job.kill_at_ns == 0) job.kill_at_ns = monotonic_ns() + patience_ns;
+  for (int i = 0; i < job.board->ranks(); ++i) {
+    const int pid = job.board->slot(i).pid.load();
+    if (pid > 0 && is_stopped(pid)) ::kill(pid, SIGKILL);
+  }
+  for (const auto& [pid, rank] : job.running) {
+    if (rank >= 0 && job.board->slot(rank).state.load() == RankState::absent) ::kill(pid, SIGKILL);
+  }
 }
 
 }  // namespace
@@ -181,14 +214,15 @@ int launch(const LaunchOptions& options) {
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
       if (job.running.count(pid)) ended(job, pid, status);
     }
+    if (job.board->faulted()) help_to_end(job);
     if (job.kill_at_ns != 0 && monotonic_ns() > job.kill_at_ns) {
-      log::warn("{} rank(s) did not end by themselves: killed", job.running.size());
-      job.signal_all(SIGKILL);
+      log::warn("{} process(es) did not end by themselves: killed", job.running.size());
+      job.kill_all();
       job.kill_at_ns = monotonic_ns() + patience_ns;
     }
   }
   ::close(signals);
-  ::unlink(job.board->path().c_str());
+  remove_board(job.board->path());
   return job.exit_status;
 }
 

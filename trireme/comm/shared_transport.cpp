@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <mutex>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -43,6 +44,7 @@ struct Exhibit {
 struct alignas(128) Lane {
   std::atomic<uint32_t> arrived{0};
   std::atomic<uint32_t> sleepers{0};
+  std::atomic<uint32_t> left{0};  // it will arrive nowhere any more
   int64_t allocated = 0;
   Exhibit exhibits[2];
 };
@@ -71,8 +73,16 @@ class SharedGroup {
   Lane& lane(int rank) { return reinterpret_cast<Lane*>(memory_.data() + 128)[rank]; }
   bool threads() const { return meeting.empty(); }
 
+  // A call failed while peers may still be at work on this tensor where it lies: it stays until they are all gone.
+  void keep(const at::Tensor& tensor) {
+    std::lock_guard lock(mutex_);
+    kept_.push_back(tensor);
+  }
+
  private:
   Segment memory_;
+  std::mutex mutex_;
+  std::vector<at::Tensor> kept_;
 
  public:
   const int size;
@@ -96,7 +106,10 @@ std::shared_ptr<SharedGroup> meet_processes(const std::string& meeting, int rank
   futex_wake_all(present);
   const int64_t deadline = monotonic_ns() + static_cast<int64_t>(timeout_s * 1e9);
   for (uint32_t here = present.load(); here < static_cast<uint32_t>(size); here = present.load()) {
-    if (monotonic_ns() > deadline) fail("only {} of {} ranks came to {} within {:.0f} s", here, size, meeting, timeout_s);
+    if (monotonic_ns() > deadline) {
+      if (rank == 0) Segment::unlink(name);
+      fail("only {} of {} ranks came to {} within {:.0f} s", here, size, meeting, timeout_s);
+    }
     futex_wait(present, here, 50'000'000);
   }
   if (rank == 0) Segment::unlink(name);
@@ -110,6 +123,11 @@ class SharedTransport final : public Transport {
   SharedTransport(std::shared_ptr<SharedGroup> group, int rank)
       : group_(std::move(group)), rank_(rank), size_(group_->size), calls_(size_), addresses_(size_) {}
 
+  ~SharedTransport() override {
+    lane(rank_).left.store(1);
+    futex_wake_all(lane(rank_).arrived);
+  }
+
   const char* name() const override { return group_->threads() ? "threads" : "shared"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -119,18 +137,11 @@ class SharedTransport final : public Transport {
   }
 
   void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
-    turn_ = call.sequence % 2;
-    auto& mine = exhibit(rank_);
-    mine.call = call;
-    if (call.collective == Collective::barrier) return meet_and_check();
-    mine.place = place_of(tensor.data_ptr());
-    const int64_t bytes = static_cast<int64_t>(tensor.nbytes());
-    switch (call.collective) {
-      case Collective::all_reduce: return all_reduce(call, tensor.data_ptr(), tensor.element_size());
-      case Collective::broadcast: return broadcast(call.root, static_cast<std::byte*>(tensor.data_ptr()), bytes);
-      case Collective::all_gather:
-        return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()), bytes);
-      case Collective::barrier: return;
+    try {
+      take_part(call, tensor, output);
+    } catch (...) {
+      if (group_->threads()) group_->keep(tensor);
+      throw;
     }
   }
 
@@ -142,6 +153,22 @@ class SharedTransport final : public Transport {
     std::vector<Segment> parts;
   };
 
+  void take_part(const Call& call, const at::Tensor& tensor, const at::Tensor& output) {
+    turn_ = call.sequence % 2;
+    auto& mine = exhibit(rank_);
+    mine.call = call;
+    if (call.collective == Collective::barrier || call.count == 0) return meet_and_check();
+    mine.place = place_of(tensor.data_ptr());
+    const int64_t bytes = static_cast<int64_t>(tensor.nbytes());
+    switch (call.collective) {
+      case Collective::all_reduce: return all_reduce(call, tensor.data_ptr(), tensor.element_size());
+      case Collective::broadcast: return broadcast(call.root, static_cast<std::byte*>(tensor.data_ptr()), bytes);
+      case Collective::all_gather:
+        return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()), bytes);
+      case Collective::barrier: return;
+    }
+  }
+
   Lane& lane(int rank) { return group_->lane(rank); }
   Exhibit& exhibit(int rank) { return lane(rank).exhibits[turn_]; }
 
@@ -152,11 +179,12 @@ class SharedTransport final : public Transport {
     mine.arrived.store(target, std::memory_order_seq_cst);
     if (mine.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(mine.arrived);
     for (int i = 0; i < size_; ++i) {
-      if (i != rank_) await(lane(i), target);
+      if (i != rank_) await(i, target);
     }
   }
 
-  void await(Lane& peer, uint32_t target) {
+  void await(int rank, uint32_t target) {
+    Lane& peer = lane(rank);
     const auto reached = [&](uint32_t seen) { return static_cast<int32_t>(seen - target) >= 0; };
     for (int spin = 0; spin < spins; ++spin) {
       if (reached(peer.arrived.load(std::memory_order_acquire))) return;
@@ -167,6 +195,7 @@ class SharedTransport final : public Transport {
       const uint32_t seen = peer.arrived.load(std::memory_order_seq_cst);
       if (reached(seen)) break;
       if (group_->header().aborted.load()) fail("another rank ended while this one waited for it");
+      if (peer.left.load() && !reached(peer.arrived.load())) fail("rank {} has left and will not take part", rank);
       futex_wait(peer.arrived, seen, 100'000'000);
     }
     peer.sleepers.fetch_sub(1, std::memory_order_relaxed);

@@ -62,6 +62,7 @@ std::string Surroundings::describe() const {
 
 Surroundings look_around() {
   Surroundings found;
+  found.ours = !environment("TRIREME_BOARD").empty();
   if (!environment("TRIREME_RANK").empty()) {
     found.launcher = Launcher::trireme;
     found.rank = found.local_rank = number("TRIREME_RANK", 0);
@@ -117,6 +118,10 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
            one_host ? "comm.transport=mpi" : "a job on several hosts");
   }
 
+  if (around.launcher == Launcher::srun && wants_mpi && environment("PMIX_NAMESPACE").empty() && environment("PMI_RANK").empty()) {
+    refuse("srun started these ranks without MPI: start them with srun --mpi=pmix (or pmi2), or with mpirun");
+  }
+
   std::shared_ptr<MpiSession> session;
   std::string meeting = environment("TRIREME_BOARD");
   world->local_rank_ = around.local_rank;
@@ -141,14 +146,16 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   // The board: the launcher made it, or the first rank of the host does and the others wait for it.
   if (environment("TRIREME_BOARD").empty()) {
     if (world->local_rank_ == 0) {
+      sweep_boards();
       world->board_ = Board::create(meeting, world->local_size_);
       world->owns_board_ = true;
     } else {
-      for (int tries = 0; ::access(meeting.c_str(), F_OK) != 0; ++tries) {
+      // torchrun may give two jobs the same name: a board whose maker is dead is the older one's.
+      for (int tries = 0; !world->board_ || !world->board_->maker_lives(); ++tries) {
         if (tries == 60'000) fail("the first rank of this host did not make {} within a minute", meeting);
-        usleep(1000);
+        if (tries > 0) usleep(1000);
+        if (::access(meeting.c_str(), F_OK) == 0) world->board_ = Board::open(meeting);
       }
-      world->board_ = Board::open(meeting);
     }
   } else {
     world->board_ = Board::open(meeting);
@@ -163,6 +170,11 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   const bool shared = transport == TransportKind::shared || (transport == TransportKind::automatic && all_here);
   auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank) : make_mpi_transport(session);
   world->communicator_ = std::make_unique<Communicator>(std::move(carrier), *world->recorder_);
+  // Once everybody holds the board its name is of no use: without it, nothing stays behind however the job ends.
+  world->communicator_->wait(world->communicator_->barrier("meet"));
+  // Only that name: a rank that is ahead may already be sharing memory under longer ones.
+  if (world->local_rank_ == 0) ::unlink(meeting.c_str());
+  world->owns_board_ = false;
   return world;
 }
 
@@ -199,7 +211,7 @@ void World::run_threads(int size, const std::function<void(World&)>& body) {
 
 World::~World() {
   communicator_.reset();
-  if (owns_board_) ::unlink(board_->path().c_str());
+  if (owns_board_) remove_board(board_->path());
 }
 
 }  // namespace trireme

@@ -19,7 +19,8 @@ struct Surroundings {
   Launcher launcher = Launcher::nobody;
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
-  std::string job;  // a name that the ranks of this job share and no other job on this host has
+  bool ours = false;  // our own launcher stands behind it and speaks for the job
+  std::string job;    // a name that the ranks of this job share and no other job on this host has
 
   std::string describe() const;  // "started by mpirun: rank 1 of 4"
 };

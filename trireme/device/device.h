@@ -40,7 +40,8 @@ void synchronize(at::Device device);
 // memory on a stream of its own, after the work that makes it, and write_back() returns it.
 class StagedTensor {
  public:
-  explicit StagedTensor(const at::Tensor& tensor);
+  // `ready` was recorded after the work that makes the tensor.
+  StagedTensor(const at::Tensor& tensor, DeviceEvent& ready);
   const at::Tensor& host() const { return host_; }
   void write_back();
 

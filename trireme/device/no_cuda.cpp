@@ -22,7 +22,7 @@ void DeviceEvent::wait() {}
 
 void synchronize(at::Device) {}
 
-StagedTensor::StagedTensor(const at::Tensor& tensor) : tensor_(tensor), host_(tensor) {}
+StagedTensor::StagedTensor(const at::Tensor& tensor, DeviceEvent&) : tensor_(tensor), host_(tensor) {}
 void StagedTensor::write_back() {}
 
 }  // namespace trireme

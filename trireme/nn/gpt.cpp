@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/nn/functions.h"
@@ -107,15 +108,20 @@ class Block final : public Layer {
 
   at::Tensor attention(const at::Tensor& x_BTC, const Pass& pass) {
     const int64_t B = x_BTC.size(0), T = x_BTC.size(1), D = width_ / heads_;
-    const auto qkv = linear(x_BTC, qkv_weight_, qkv_bias_, WeightLayout::in_out).view({B, T, 3, heads_, D}).permute({2, 0, 3, 1, 4});
-    const auto q_BHTD = qkv[0];
-    auto k_BHTD = qkv[1], v_BHTD = qkv[2];
+    // Split before the heads are moved forward: the backward pass then joins the three gradients in one copy.
+    const auto qkv = linear(x_BTC, qkv_weight_, qkv_bias_, WeightLayout::in_out).split(width_, 2);
+    const auto by_head = [&](const at::Tensor& t_BTC) { return t_BTC.view({B, T, heads_, D}).transpose(1, 2); };
+    const auto q_BHTD = by_head(qkv[0]);
+    auto k_BHTD = by_head(qkv[1]), v_BHTD = by_head(qkv[2]);
     if (pass.cache) extend(*pass.cache, k_BHTD, v_BHTD);
     at::Tensor y_BHTD;
     if (pass.training && dropout_ > 0) {
       y_BHTD = attention_with_dropout(q_BHTD, k_BHTD, v_BHTD, pass);
     } else {
-      y_BHTD = at::scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, {}, 0.0, /*is_causal=*/T > 1);
+      // torch's causal mask starts at the first key; behind cached tokens it must start at the last ones.
+      const int64_t S = k_BHTD.size(2);
+      const auto seen_TS = T > 1 && S > T ? std::optional(at::ones({T, S}, q_BHTD.options().dtype(at::kBool)).tril(S - T)) : std::nullopt;
+      y_BHTD = at::scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, seen_TS, 0.0, /*is_causal=*/T > 1 && S == T);
     }
     return y_BHTD.transpose(1, 2).reshape({B, T, width_});
   }

@@ -22,6 +22,7 @@ constexpr uint64_t board_magic = 0x3130656d65726974ULL;  // "tireme01"
 struct alignas(128) Board::Header {
   uint64_t magic = board_magic;
   int32_t ranks = 0;
+  int32_t maker = 0;  // process
   std::atomic<int32_t> stop_signal{0};
   std::atomic<int32_t> fault_state{0};  // 0 none, 1 being written, 2 readable
   int32_t fault_rank = -1;
@@ -82,6 +83,7 @@ std::shared_ptr<Board> Board::create(const std::filesystem::path& path, int rank
   ::close(descriptor);
   new (board->header_) Header;
   board->header_->ranks = ranks;
+  board->header_->maker = getpid();
   for (int i = 0; i < ranks; ++i) new (board->slots_ + i) BoardSlot;
   // Renamed when whole: whoever sees the name sees a finished board.
   if (::rename(building.c_str(), path.c_str()) != 0) fail_errno(path.string());
@@ -94,10 +96,11 @@ std::shared_ptr<Board> Board::open(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) fail_errno(path.string());
   struct stat status {};
-  fstat(descriptor, &status);
-  board->map(descriptor, static_cast<size_t>(status.st_size));
+  const bool large_enough = fstat(descriptor, &status) == 0 && static_cast<size_t>(status.st_size) >= sizeof(Header);
+  if (large_enough) board->map(descriptor, static_cast<size_t>(status.st_size));
   ::close(descriptor);
-  if (board->bytes_ < sizeof(Header) || board->header_->magic != board_magic) {
+  if (!large_enough || board->header_->magic != board_magic ||
+      board->bytes_ != sizeof(Header) + static_cast<size_t>(board->header_->ranks) * sizeof(BoardSlot)) {
     fail("{} is not a board of this program's version", path.string());
   }
   return board;
@@ -122,6 +125,7 @@ Board::~Board() {
 }
 
 int Board::ranks() const { return header_->ranks; }
+bool Board::maker_lives() const { return heap_ || ::kill(header_->maker, 0) == 0 || errno != ESRCH; }
 BoardSlot& Board::slot(int local_rank) { return slots_[local_rank]; }
 
 bool Board::claim_fault(int rank, int exit_status, const std::string& message) {
@@ -155,6 +159,15 @@ void sweep_boards() {
     if (name.rfind(prefix, 0) != 0) continue;
     const int owner = std::atoi(name.c_str() + prefix.size());
     if (owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+void remove_board(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  const auto prefix = path.filename().string() + ".";
+  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path(), ignored)) {
+    if (entry.path().filename().string().rfind(prefix, 0) == 0) std::filesystem::remove(entry.path(), ignored);
   }
 }
 

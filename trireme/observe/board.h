@@ -50,6 +50,7 @@ class Board {
   Board& operator=(const Board&) = delete;
 
   int ranks() const;
+  bool maker_lives() const;  // false for what a job that was killed left behind
   BoardSlot& slot(int local_rank);
   const std::filesystem::path& path() const { return path_; }
 
@@ -81,6 +82,9 @@ std::filesystem::path board_path(const std::string& job);
 
 // Removes boards whose owner is gone (a launcher that was killed).
 void sweep_boards();
+
+// Removes a board's name, and what the ranks of its job had begun to share under it.
+void remove_board(const std::filesystem::path& path);
 
 int64_t monotonic_ns();
 

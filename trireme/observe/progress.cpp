@@ -86,7 +86,8 @@ bool is_set(const char* variable) {
 
 bool can_redraw() {
   const char* terminal = std::getenv("TERM");
-  return isatty(STDERR_FILENO) && !(terminal && std::string(terminal) == "dumb");
+  // Under mpirun a rank writes to a pipe; the launcher says when that ends at a terminal.
+  return (isatty(STDERR_FILENO) || is_set("TRIREME_TERMINAL")) && !(terminal && std::string(terminal) == "dumb");
 }
 
 size_t terminal_columns() {

@@ -16,6 +16,7 @@ namespace trireme {
 namespace {
 constexpr int beat_period_ms = 250;
 constexpr int64_t second_ns = 1'000'000'000;
+constexpr int64_t pause_ns = second_ns;  // between two of our own beats: we were stopped, not our peers
 }  // namespace
 
 // What we know of one rank of this host (ourselves included: our own pace is watched too).
@@ -73,12 +74,18 @@ void Watchdog::run() {
   while (!ending_) {
     polled.assign(1, {wake_, POLLIN, 0});
     for (auto& peer : peers_) {
-      if (peer->descriptor >= 0) polled.push_back({peer->descriptor, POLLIN, 0});
+      // A rank that has finished may be dead: its descriptor would wake us without end.
+      const bool missed = !standing_down_ && board_->slot(peer->local_rank).state.load() == RankState::running;
+      if (peer->descriptor >= 0 && missed) polled.push_back({peer->descriptor, POLLIN, 0});
     }
     poll(polled.data(), polled.size(), beat_period_ms);
     if (ending_) return;
     const int64_t now = monotonic_ns();
-    board_->slot(local_rank_).beat_ns.store(now);
+    if (now - board_->slot(local_rank_).beat_ns.exchange(now) > pause_ns) {
+      // The whole job may have been suspended: peers get the time to beat again before they count as silent or late.
+      resumed_ns_ = now;
+      for (auto& peer : peers_) peer->progress_ns = now;
+    }
     if (standing_down_) continue;
     if (board_->faulted()) follow();
     for (auto& peer : peers_) {
@@ -104,7 +111,7 @@ void Watchdog::watch(Peer& peer, int64_t now_ns) {
     dead = poll(&one, 1, 0) > 0;
   }
   if (dead && running()) end_job(slot, "died");
-  const double silent_s = static_cast<double>(now_ns - slot.beat_ns.load()) / second_ns;
+  const double silent_s = static_cast<double>(now_ns - std::max(slot.beat_ns.load(), resumed_ns_)) / second_ns;
   if (silent_s > options_.heartbeat_s && running()) {
     end_job(slot, fmt::format("has not answered for {}", human_seconds(silent_s)));
   }
@@ -135,7 +142,7 @@ void Watchdog::watch_pace(int64_t now_ns) {
   }
   if (!slowest || slowest->step < 0) return;
   const double still_s = static_cast<double>(now_ns - slowest->progress_ns) / second_ns;
-  const double deadline_s = std::max(10.0, 5 * slowest->longest_step_s);
+  const double deadline_s = std::max(options_.late_s, 5 * slowest->longest_step_s);
   auto& slot = board_->slot(slowest->local_rank);
   if (options_.stop_s > 0 && still_s > options_.stop_s) {
     end_job(slot, fmt::format("made no progress for {} (watchdog.stop)", human_seconds(still_s)));

@@ -18,6 +18,7 @@ struct WatchdogOptions {
   double heartbeat_s = 5;
   double stop_s = 600;                  // 0 = never
   std::function<void()> before_exit;    // finishes what must not be lost; at most a few seconds
+  double late_s = 10;                   // no rank is called late before, however short the steps are
 };
 
 class Watchdog {
@@ -42,7 +43,8 @@ class Watchdog {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> standing_down_{false};
-  int wake_ = -1;  // eventfd: wakes the thread to end
+  int64_t resumed_ns_ = 0;  // when this process last found itself to have been stopped
+  int wake_ = -1;           // eventfd: wakes the thread to end
   std::thread thread_;
 };
 

@@ -167,8 +167,9 @@ void check(const RunConfig& config, const Settings& settings) {
   require(is_gpt || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
   require(is_synthetic || !data.path.empty(), "data.path", "must name a file with", "data.kind");
   require(train.microbatch <= train.batch, "train.microbatch", "must be at most", "train.batch");
-  // The default warmup of a short run is simply cut short; one that was asked for must fit.
-  if (settings.is_set("optimizer.warmup")) {
+  // The default warmup of a short run is simply cut short, also where its config.yaml repeats it; another one was asked
+  // for and must fit.
+  if (optimizer.warmup != OptimizerConfig{}.warmup) {
     require(optimizer.warmup <= train.steps, "optimizer.warmup", "must be at most", "train.steps");
   }
   require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");

@@ -60,7 +60,8 @@ std::map<const Parameter*, std::pair<const Bucket*, const StoredParameter*>> pla
 
 int64_t step_of(const fs::path& folder) {
   const auto name = folder.filename().string();
-  if (name.rfind("step-", 0) != 0 || name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() == 5) return -1;
+  if (name.rfind("step-", 0) != 0 || name.find_first_not_of("0123456789", 5) != std::string::npos) return -1;
+  if (name.size() == 5 || name.size() > 5 + 18) return -1;  // 18 digits fit into 64 bits
   return std::stoll(name.substr(5));
 }
 
@@ -91,16 +92,16 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
   std::ifstream stream(manifest_path);
   if (!stream) refuse("{} is no checkpoint: it has no manifest.json", folder.string());
   const auto manifest = ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!manifest.is_object() || manifest.value("format", "") != "trireme-checkpoint") {
+  if (!manifest.is_object() || !manifest.contains("format") || manifest["format"] != "trireme-checkpoint") {
     refuse("{} is damaged, or not a checkpoint of this program", manifest_path.string());
-  }
-  const int version = manifest.value("version", 0);
-  if (version > format_version) {
-    refuse("{} has format version {}; this program reads up to {}: use a newer trireme", folder.string(), version, format_version);
   }
   CheckpointInfo info;
   info.folder = folder;
   try {
+    const auto version = manifest.at("version").get<int64_t>();
+    if (version > format_version) {
+      refuse("{} has format version {}; this program reads up to {}: use a newer trireme", folder.string(), version, format_version);
+    }
     info.step = manifest.at("step").get<int64_t>();
     info.progression.step = info.step;
     info.progression.updates = manifest.at("updates").get<int64_t>();
@@ -125,7 +126,7 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
 
 CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
   const auto all = list_checkpoints(run_dir);
-  if (all.empty()) refuse("{} holds no checkpoint to resume from", run_dir.string());
+  if (all.empty()) refuse("{} holds no checkpoint", run_dir.string());
   try {
     return open_checkpoint(all.front());
   } catch (Error& error) {
@@ -309,13 +310,15 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
     std::lock_guard lock(mutex_);
     last_ = whole;
   }
-  prune();
+  prune(progression.step);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   recorder_.event("checkpoint", {{"step", progression.step}, {"path", whole.string()}, {"bytes", total}, {"write_s", seconds}});
 }
 
-void CheckpointWriter::prune() {
-  const auto all = list_checkpoints(folder_.parent_path());
+void CheckpointWriter::prune(int64_t newest) {
+  auto all = list_checkpoints(folder_.parent_path());
+  // A run that went on from an older checkpoint finds later ones here: they must not push out what it has just written.
+  std::erase_if(all, [&](const auto& folder) { return step_of(folder) > newest; });
   for (size_t i = static_cast<size_t>(config_.keep); i < all.size(); ++i) remove_checkpoint(all[i]);
 }
 

@@ -54,7 +54,7 @@ class CheckpointWriter {
   struct Snapshot;
   void run();
   void write(const Snapshot& snapshot);
-  void prune();
+  void prune(int64_t newest);
 
   std::filesystem::path folder_;
   CheckpointConfig config_;

@@ -14,6 +14,8 @@
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
 #include "trireme/comm/launch.h"
+#include "trireme/data/order.h"
+#include "trireme/device/device.h"
 #include "trireme/observe/metrics_file.h"
 #include "trireme/observe/progress.h"
 #include "trireme/observe/tensorboard.h"
@@ -76,6 +78,16 @@ void check_same_everywhere(World& world, const std::string& resolved, const Data
   }
 }
 
+// The data, or an error that says which setting named it.
+Split open_data(const RunConfig& config) {
+  try {
+    return open_dataset(data_options(config));
+  } catch (Error& error) {
+    if (config.data.kind != DataKind::synthetic) error.add_context("data.path");
+    throw;
+  }
+}
+
 std::string broadcast_text(World& world, const std::string& text) {
   auto buffer = at::zeros({4096}, at::kByte);
   std::memcpy(buffer.data_ptr(), text.data(), std::min<size_t>(text.size(), 4095));
@@ -113,6 +125,9 @@ int threads_per_rank(const RunConfig& config, int local_ranks) {
 }
 
 std::string RunResult::brief() const {
+  if (step_s == 0) {
+    return fmt::format("all {} steps were already done: raise train.steps to go on\nrun folder: {}\n", steps, run_dir.string());
+  }
   std::string text = stopped_by != 0 ? fmt::format("stopped after step {}", steps) : fmt::format("trained {} steps", steps);
   text += fmt::format(": loss {:.4f}", loss);
   if (eval_loss) text += fmt::format(", held-out loss {:.4f}", *eval_loss);
@@ -137,7 +152,7 @@ namespace {
 RunResult train_inside(const RunConfig& config, World& world, const RunOptions& options, std::unique_ptr<CheckpointWriter>& writer) {
   const bool first = world.rank() == 0;
   auto& recorder = world.recorder();
-  const auto data = open_dataset(data_options(config));
+  const auto data = open_data(config);
   const auto resolved = resolved_yaml(config);
   check_same_everywhere(world, resolved, *data.train);
 
@@ -215,7 +230,7 @@ RunResult train_inside(const RunConfig& config, World& world, const RunOptions& 
   if (result.step_s > 0) result.items_per_s = static_cast<double>(config.train.batch * data.train->items_per_sample()) / result.step_s;
   if (writer) {
     writer->finish(1e9);
-    if (const auto folder_of_last = writer->last()) result.checkpoint = folder_of_last->string();
+    result.checkpoint = writer->last().value_or(shared).string();  // none was written: what it was resumed from
   }
   recorder.finish();
   // Everybody leaves together: rank 0 may still have been writing.
@@ -255,8 +270,12 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
   }
 }
 
+void check_run(const RunConfig& config, int ranks) { check_shares(config, *open_data(config).train, ranks); }
+
 std::string describe_run(const RunConfig& config, int ranks) {
-  const auto data = open_dataset(data_options(config));
+  const auto data = open_data(config);
+  check_shares(config, *data.train, ranks);
+  choose_device(config.train.device == DeviceKind::cuda, 0);
   const auto model = build_model(config.model, data.train->vocab());
   const auto element = static_cast<int64_t>(at::elementSize(value_type(config.train.precision)));
   const auto table = model->table(element);
@@ -273,8 +292,9 @@ std::string describe_run(const RunConfig& config, int ranks) {
                       human_bytes(parameters * static_cast<double>(element)),
                       human_bytes(config.train.precision == Precision::bf16 ? parameters * master : 0), human_bytes(parameters * master),
                       human_bytes(parameters * master * states), human_bytes(microbatch * static_cast<double>(table.activation_bytes())));
-  std::vector<int64_t> sample{0};
-  data.train->get(sample);
+  std::vector<int64_t> samples;
+  SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed)).fill(0, 0, config.train.batch, samples);
+  data.train->get(samples);
   text += "the first batch reads well\n";
   return text;
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -23,7 +24,7 @@ struct RunOptions {
 struct RunResult {
   std::filesystem::path run_dir;
   int64_t steps = 0;          // done, in all
-  double loss = 0;            // of the last step
+  double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step; NaN when there was none left to do
   std::optional<double> eval_loss;
   double items_per_s = 0;     // median over this run's steps
   double step_s = 0;          // median over this run's steps
@@ -42,7 +43,10 @@ DataOptions data_options(const RunConfig& config);
 // Trains on every rank of the world; the result is whole on rank 0. An error on one rank ends the others.
 RunResult train(const RunConfig& config, World& world, const RunOptions& options);
 
-// What a run would be: plan, layers, memory. Reads the data, trains nothing.
+// Refuses what this host can see to be impossible before any rank is started: the data, and ranks without samples.
+void check_run(const RunConfig& config, int ranks);
+
+// What a run would be: plan, layers, memory. Checks what the run would check, reads the first batch, trains nothing.
 std::string describe_run(const RunConfig& config, int ranks);
 
 // How many threads each of a host's ranks computes with.

@@ -64,11 +64,12 @@ RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name) {
 RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, const fs::path& from) {
   RunFolder folder;
   if (!from.empty() && fs::exists(from / "manifest.json")) {
-    const auto checkpoint = fs::weakly_canonical(from);
-    folder.path = from.parent_path().parent_path();
-    if (folder.path.empty()) folder.path = checkpoint.parent_path().parent_path();
+    // The folder two levels up, however the checkpoint was named: "step-5/" and "." too.
+    const auto run = fs::canonical(from).parent_path().parent_path();
+    folder.path = from.is_absolute() ? run : fs::proximate(run);
     folder.checkpoint = open_checkpoint(from);
   } else {
+    if (from.empty() && config.run_dir.empty() && newest_number(name) == 0) refuse("there is no run to resume: runs/ holds no {}-N", name);
     folder.path = !from.empty() ? from : !config.run_dir.empty() ? fs::path(config.run_dir) : numbered(name, newest_number(name));
     if (!fs::exists(folder.path)) refuse("there is no run to resume: {} does not exist", folder.path.string());
     folder.checkpoint = newest_checkpoint(folder.path);

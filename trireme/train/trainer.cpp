@@ -18,19 +18,21 @@ enum Total { total_loss, total_stop, totals };
 
 }  // namespace
 
+void check_shares(const RunConfig& config, const Dataset& data, int ranks) {
+  if (ranks > config.train.batch) {
+    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", ranks, config.train.batch);
+  }
+  if (data.size() < ranks) refuse("the data holds {} training samples, fewer than the {} ranks", data.size(), ranks);
+}
+
 Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
     : config_(config),
       world_(world),
       data_(data),
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
       executor_(world.recorder(), schedule_, clock_, &world.communicator()) {
+  check_shares(config, *data.train, world.size());
   const int64_t batch = config.train.batch;
-  if (world.size() > batch) {
-    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", world.size(), batch);
-  }
-  if (data.train->size() < world.size()) {
-    refuse("the data holds {} training samples, fewer than the {} ranks", data.train->size(), world.size());
-  }
   const Share share = share_of(batch, world.rank(), world.size());
   pieces_ = microbatches(share, config.train.microbatch);
   if (batch % world.size() != 0) {
@@ -189,13 +191,14 @@ StepReport Trainer::step(bool stop) {
   report.sent_bytes = world_.recorder().sent_bytes() - sent;
   report.memory = world_.recorder().memory().by_owner();
 
+  const auto shown = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };  // without its sign
   const int64_t limit = config_.train.nonfinite_limit;
   if (!update_ && progression_.skipped_in_a_row > limit) {
     fail("step {}: loss {}, gradient norm {}: not finite for {} steps in a row (train.nonfinite_limit = {}); lower optimizer.lr, or use a "
          "wider train.precision",
-         report.step, report.loss, report.grad_norm, progression_.skipped_in_a_row, limit);
+         report.step, shown(report.loss), shown(report.grad_norm), progression_.skipped_in_a_row, limit);
   }
-  if (!update_) log::warn("step {} skipped: loss {}, gradient norm {} are not finite", report.step, report.loss, report.grad_norm);
+  if (!update_) log::warn("step {} skipped: loss {}, gradient norm {} are not finite", report.step, shown(report.loss), shown(report.grad_norm));
   return report;
 }
 

@@ -31,6 +31,9 @@ struct Progression {
   int64_t skipped_in_a_row = 0;
 };
 
+// Refuses more ranks than there are samples for.
+void check_shares(const RunConfig& config, const Dataset& data, int ranks);
+
 class Trainer {
  public:
   Trainer(const RunConfig& config, World& world, const Split& data);

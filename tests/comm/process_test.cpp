@@ -1,0 +1,177 @@
+// The shared-memory transport between real processes: the test program starts itself again, once a rank.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "tests/comm/collective_checks.h"
+#include "tests/support/child.h"
+#include "trireme/base/log.h"
+#include "trireme/comm/shared_transport.h"
+#include "trireme/observe/board.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Communicator join(Recorder& recorder, double timeout_s = 60) {
+  const int rank = std::stoi(given("RANK")), size = std::stoi(given("SIZE"));
+  log::set_rank(rank);
+  return Communicator(make_shared_transport(meet_processes(given("MEETING"), rank, size, timeout_s), rank), recorder);
+}
+
+const Role collectives("collectives", [] {
+  Recorder recorder;
+  auto communicator = join(recorder);
+  if (std::string(communicator.transport_name()) != "shared")
+    fail("the transport is {}", communicator.transport_name());
+  auto arena = communicator.allocate(12 << 20);
+  if (!at::equal(arena, at::zeros_like(arena))) fail("rank {}: allocated memory is not zeroed", communicator.rank());
+  // Not at the same place on every rank: each is reduced where it lies.
+  auto shifted = arena.narrow(0, 64 * (1 + communicator.rank()), 10 << 20);
+  for (auto dtype : reducible_types) {
+    for (int64_t count : {0, 1, 7, 70'000, 1'000'003}) {
+      if (count > 100'000 && dtype != at::kFloat && dtype != at::kBFloat16) continue;
+      const Example example(dtype, count, communicator.size());
+      const auto reachable = shifted.narrow(0, 0, count * static_cast<int64_t>(c10::elementSize(dtype))).view(dtype);
+      const auto elsewhere = at::empty({count}, dtype);
+      check_all_reduce(communicator, example, reachable, Promise::bits);
+      check_all_reduce(communicator, example, elsewhere, Promise::bits);
+      // One rank's memory out of reach is enough for all to take the longer way.
+      check_all_reduce(communicator, example, communicator.rank() == 0 ? elsewhere : reachable, Promise::bits);
+    }
+  }
+  for (int64_t count : {0, 7, 200'000}) {
+    check_broadcast(communicator, at::kFloat, count, at::empty({count}));
+    check_broadcast(communicator, at::kFloat, count, shifted.narrow(0, 0, 4 * count).view(at::kFloat));
+    check_all_gather(communicator, at::kFloat, count);
+  }
+  // A second allocation: peers' parts have other sizes than ours.
+  auto second = communicator.allocate(1'000'000 + 4096 * communicator.rank()).narrow(0, 0, 800'000).view(at::kDouble);
+  check_all_reduce(communicator, Example(at::kDouble, 100'000, communicator.size()), second, Promise::bits);
+  check_random_mix(communicator, arena, 2000, 99);
+  return 0;
+});
+
+const Role disagreement("disagreement", [] {
+  Recorder recorder;
+  auto communicator = join(recorder);
+  check_disagreement(communicator, disagreements().at(static_cast<size_t>(std::stoi(given("CASE")))));
+  return 0;
+});
+
+const Role short_of_memory("short of memory", [] {
+  Recorder recorder;
+  auto communicator = join(recorder);
+  std::string text;
+  try {
+    communicator.allocate(communicator.rank() == 1 ? int64_t{1} << 50 : 4096);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  if (text.find("rank 1 could not get") == std::string::npos)
+    fail("rank {}: unexpected: {}", communicator.rank(), text);
+  // The group is as good as before.
+  auto memory = communicator.allocate(800'000).view(at::kDouble);
+  check_all_reduce(communicator, Example(at::kDouble, 100'000, communicator.size()), memory, Promise::bits);
+  return 0;
+});
+
+const Role lonely("lonely", [] {
+  Recorder recorder;
+  auto communicator = join(recorder, 1);
+  return 0;
+});
+
+// A tensor from allocate() is used after its transport and communicator are gone.
+const Role outliving("outliving", [] {
+  Recorder recorder;
+  at::Tensor memory;
+  {
+    auto communicator = join(recorder);
+    memory = communicator.allocate(400'000).view(at::kFloat);
+    memory.fill_(1 + communicator.rank());
+    communicator.wait(communicator.all_reduce(memory, ReduceOp::sum, "sum"));
+    communicator.wait(communicator.barrier("all have it"));
+  }
+  memory.add_(1);
+  return memory.sum().item<double>() == 100'000 * 4.0 ? 0 : 1;
+});
+
+class ProcessTest : public testing::Test {
+ protected:
+  ProcessTest() {
+    static int number = 0;
+    meeting_ = board_path(fmt::format("process-test-{}-{}", getpid(), number++));
+  }
+
+  std::unique_ptr<Child> start(const std::string& role, int rank, int size, const std::string& which = "0") {
+    return std::make_unique<Child>(
+        role,
+        Child::Environment{
+            {"MEETING", meeting_}, {"RANK", std::to_string(rank)}, {"SIZE", std::to_string(size)}, {"CASE", which}});
+  }
+
+  void expect_success(const std::string& role, int size, const std::string& which = "0") {
+    std::vector<std::unique_ptr<Child>> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(start(role, rank, size, which));
+    for (auto& rank : ranks) EXPECT_EQ(rank->wait(120), 0) << rank->errors();
+    EXPECT_THAT(left_behind(), IsEmpty());
+  }
+
+  // Files in shared memory that carry the name of our meeting.
+  std::vector<std::string> left_behind() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(meeting_.parent_path())) {
+      const auto name = entry.path().filename().string();
+      if (name.rfind(meeting_.filename().string(), 0) == 0) names.push_back(name);
+    }
+    return names;
+  }
+
+  fs::path meeting_;
+};
+
+TEST_F(ProcessTest, CollectivesOfTwo) { expect_success("collectives", 2); }
+TEST_F(ProcessTest, CollectivesOfThree) { expect_success("collectives", 3); }
+TEST_F(ProcessTest, CollectivesOfFour) { expect_success("collectives", 4); }
+
+TEST_F(ProcessTest, EveryRankHearsOfADisagreement) {
+  expect_success("disagreement", 2, "0");
+  expect_success("disagreement", 3, "2");
+}
+
+TEST_F(ProcessTest, MemoryThatOneRankCannotGetIsAnErrorOfAll) { expect_success("short of memory", 2); }
+
+TEST_F(ProcessTest, AllocatedMemoryOutlivesTheTransport) { expect_success("outliving", 2); }
+
+TEST_F(ProcessTest, AMissingRankIsATimeoutThatSaysHowManyCame) {
+  auto first = start("lonely", 0, 3), second = start("lonely", 1, 3);
+  EXPECT_EQ(first->wait(), 1);
+  EXPECT_EQ(second->wait(), 1);
+  EXPECT_THAT(first->errors(), AllOf(HasSubstr("of 3 ranks came to " + meeting_.string()), HasSubstr("only ")));
+  // A rank that starts very late finds the meeting over: it says so in other words.
+  EXPECT_THAT(second->errors(), AnyOf(HasSubstr("only 2 of 3 ranks came"), HasSubstr("did not appear")));
+  EXPECT_THAT(left_behind(), IsEmpty());
+}
+
+TEST_F(ProcessTest, WithoutTheFirstRankTheOthersSayWhatTheyWaitFor) {
+  auto second = start("lonely", 1, 2);
+  EXPECT_EQ(second->wait(), 1);
+  EXPECT_THAT(second->errors(),
+              AllOf(HasSubstr(meeting_.string() + ".comm did not appear"), HasSubstr("is another rank missing?")));
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);  // many ranks, few cores
+  return trireme::main_with_roles(argc, argv);
+}

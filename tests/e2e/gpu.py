@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""The same GPT on a CUDA device and on the CPU: losses of ten steps within the rounding of the precision.
+
+Skips itself (exit 77) where there is no CUDA device.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIP = 77
+STEPS = 10
+CONFIG = [
+    "model.kind=gpt", "model.layers=4", "model.width=128", "model.heads=4", "model.context=128", "model.dropout=0.1",
+    "data.kind=synthetic", f"train.steps={STEPS}", "train.batch=16", "optimizer.lr=1e-3", "optimizer.warmup=5",
+]  # fmt: skip
+
+
+def losses(program, folder, ranks, overrides):
+    command = [program, "train", *CONFIG, *overrides, f"run_dir={folder}", "--json"]
+    if ranks > 1:
+        command += ["--ranks", str(ranks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr}")
+    lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--program", required=True)
+    args = parser.parse_args()
+    doctor = json.loads(subprocess.run([args.program, "doctor", "--json"], capture_output=True, text=True, check=True).stdout)
+    if not doctor["CUDA"]["good"]:
+        print(f"skipped: no CUDA device ({doctor['CUDA']['what']})")
+        return SKIP
+
+    # bf16 holds 8 bits: a loss of some units may differ by a few thousandths, and the differences grow with the steps.
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for precision, tolerance in [("fp64", 1e-9), ("fp32", 1e-4), ("bf16", 1e-2)]:
+            reference = losses(args.program, f"{folder}/cpu-{precision}", 1, [f"train.precision={precision}"])
+            for ranks in (1, 2):
+                overrides = [f"train.precision={precision}", "train.device=cuda"]
+                found = losses(args.program, f"{folder}/cuda-{precision}-{ranks}", ranks, overrides)
+                worst = max(abs(a - b) / abs(b) for a, b in zip(found, reference))
+                good = len(found) == STEPS and worst <= tolerance
+                failed += not good
+                print(f"{precision}, {ranks} rank(s) on the card: worst difference {worst:.2e} (limit {tolerance:.0e}) {'ok' if good else 'FAILED'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

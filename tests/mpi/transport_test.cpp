@@ -1,0 +1,88 @@
+// Ranks under mpirun: the MPI transport against the same checks as the shared-memory one, and which transport is taken
+// when nobody asks for one.
+//
+//   mpirun -np 3 test_mpi_transport [automatic]
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/comm/collective_checks.h"
+#include "trireme/comm/world.h"
+
+namespace trireme {
+namespace {
+
+void check_collectives(Communicator& communicator, Promise promise) {
+  auto arena = communicator.allocate(8 << 20);
+  for (auto dtype : reducible_types) {
+    for (int64_t count : {0, 1, 7, 1000, 70'000, 1'000'003}) {
+      if (count > 100'000 && dtype != at::kFloat && dtype != at::kBFloat16) continue;
+      const Example example(dtype, count, communicator.size());
+      check_all_reduce(communicator, example, at::empty({count}, dtype), promise);
+      check_all_reduce(communicator, example,
+                       arena.narrow(0, 64, count * static_cast<int64_t>(c10::elementSize(dtype))).view(dtype), promise);
+    }
+  }
+  for (int64_t count : {0, 7, 200'000}) {
+    check_broadcast(communicator, at::kFloat, count, at::empty({count}));
+    check_broadcast(communicator, at::kBool, count, at::empty({count}, at::kBool));
+    check_all_gather(communicator, at::kHalf, count);
+    check_all_gather(communicator, at::kLong, count);
+  }
+  check_random_mix(communicator, arena, 1000, 7);
+}
+
+// More calls than the queue holds, and their callbacks, in order.
+void check_queue(Communicator& communicator) {
+  std::vector<int> ended;
+  auto tensor = at::ones({20});
+  Communicator::Ticket last = 0;
+  for (int i = 0; i < 1500; ++i) {
+    last = communicator.all_reduce(tensor, ReduceOp::max, "queued", [&ended, i](std::exception_ptr error) {
+      if (!error) ended.push_back(i);
+    });
+  }
+  communicator.wait(last);
+  for (int i = 0; i < 1500; ++i) {
+    if (ended.at(static_cast<size_t>(i)) != i)
+      fail("rank {}: callback {} came as number {}", communicator.rank(), ended[static_cast<size_t>(i)], i);
+  }
+}
+
+void run(const std::string& wanted) {
+  const auto around = look_around();
+  if (around.launcher != Launcher::mpirun) refuse("start this with mpirun");
+  const auto world = World::join(around, wanted == "mpi" ? TransportKind::mpi : TransportKind::automatic);
+  auto& communicator = world->communicator();
+  const std::string expected = wanted == "mpi" ? "mpi" : "shared";
+  if (communicator.transport_name() != expected)
+    fail("the transport is {}, not {}", communicator.transport_name(), expected);
+  if (world->rank() != around.rank || world->local_rank() != around.local_rank || world->size() != around.size) {
+    fail("rank {} of {} is {} of {} in its world", around.rank, around.size, world->rank(), world->size());
+  }
+  check_collectives(communicator, wanted == "mpi" ? Promise::rounding : Promise::bits);
+  check_queue(communicator);
+  // Last, because nothing can be communicated after it. Each number of ranks tries another kind.
+  const auto kinds = disagreements();
+  check_disagreement(communicator, kinds[static_cast<size_t>(around.size) % kinds.size()]);
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  try {
+    at::set_num_threads(1);
+    trireme::run(argc > 1 ? argv[1] : "mpi");
+    return 0;
+  } catch (const std::exception& error) {
+    // The message may not name the rank when MPI itself failed: mpirun's own variable does.
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    std::fprintf(stderr, "rank %s: FAILED: %s\n", rank ? rank : "?", error.what());
+    std::fflush(stderr);
+    _exit(1);  // MPI_Finalize would wait for ranks that have ended
+  }
+}

@@ -1,0 +1,253 @@
+#include "trireme/nn/functions.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "tests/close.h"
+#include "trireme/nn/product.h"
+
+namespace trireme {
+namespace {
+
+constexpr double exact = 1e-13;  // what fp64 sums in another order may differ by
+
+// A parameter whose slot starts as garbage, so that a test sees whether a fresh write overwrites.
+struct Watched {
+  ParameterPtr parameter = std::make_shared<Parameter>();
+  int writes = 0;
+
+  explicit Watched(const at::Tensor& value, at::ScalarType gradient_type = at::kDouble) {
+    parameter->value = value.detach().clone().set_requires_grad(true);
+    parameter->gradient.view = at::full(value.sizes(), std::numeric_limits<double>::quiet_NaN(), gradient_type);
+    parameter->gradient.arrived = [this] { ++writes; };
+  }
+  Watched(const Watched&) = delete;
+
+  const at::Tensor& gradient() const { return parameter->gradient.view; }
+};
+
+at::Tensor leaf(const at::Tensor& value) { return value.detach().clone().set_requires_grad(true); }
+
+struct LinearCase {
+  std::vector<int64_t> shape;
+  WeightLayout layout;
+  bool with_bias, input_learns;
+};
+
+std::vector<LinearCase> linear_cases() {
+  std::vector<LinearCase> cases;
+  for (const auto layout : {WeightLayout::in_out, WeightLayout::out_in}) {
+    for (const bool with_bias : {false, true}) {
+      for (const bool input_learns : {false, true}) {
+        cases.push_back({{5, 4}, layout, with_bias, input_learns});
+        cases.push_back({{2, 3, 4}, layout, with_bias, input_learns});
+      }
+    }
+  }
+  return cases;
+}
+
+TEST(Linear, AgreesWithAutograd) {
+  for (const auto& one : linear_cases()) {
+    SCOPED_TRACE(fmt::format("{} dims, layout {}, bias {}, input learns {}", one.shape.size(),
+                             static_cast<int>(one.layout), one.with_bias, one.input_learns));
+    const bool in_out = one.layout == WeightLayout::in_out;
+    const auto weight_value = numbers(in_out ? at::IntArrayRef{4, 6} : at::IntArrayRef{6, 4}, 1),
+               bias_value = numbers({6}, 2);
+    Watched weight(weight_value), bias(bias_value);
+    const auto x = numbers(one.shape, 3).set_requires_grad(one.input_learns);
+    const auto x_plain = leaf(x), weight_plain = leaf(weight_value), bias_plain = leaf(bias_value);
+
+    const auto y = linear(x, weight.parameter, one.with_bias ? bias.parameter : nullptr, one.layout);
+    auto y_plain = at::matmul(x_plain, in_out ? weight_plain : weight_plain.t());
+    if (one.with_bias) y_plain = y_plain + bias_plain;
+    expect_close(y, y_plain, exact);
+
+    const auto pull = numbers(y.sizes(), 4);
+    y.backward(pull);
+    y_plain.backward(pull);
+    expect_close(weight.gradient(), weight_plain.grad(), exact);
+    EXPECT_EQ(weight.writes, 1);
+    EXPECT_EQ(bias.writes, one.with_bias ? 1 : 0);
+    if (one.with_bias) expect_close(bias.gradient(), bias_plain.grad(), exact);
+    if (one.input_learns) expect_close(x.grad(), x_plain.grad(), exact);
+    EXPECT_EQ(x.grad().defined(), one.input_learns);
+    EXPECT_FALSE(weight.parameter->value.grad().defined());  // the slot is the only place a gradient goes to
+  }
+}
+
+// Inputs and gradients of any strides: a transposed input, and the expanded gradient that sum() hands back.
+TEST(Linear, TakesAnyStrides) {
+  Watched weight(numbers({4, 6}, 1)), bias(numbers({6}, 2));
+  const auto base = leaf(numbers({4, 3, 2}, 3)), base_plain = leaf(base);
+  const auto weight_plain = leaf(weight.parameter->value);
+  linear(base.permute({2, 1, 0}), weight.parameter, bias.parameter, WeightLayout::in_out).sum().backward();
+  at::matmul(base_plain.permute({2, 1, 0}), weight_plain).sum().backward();
+  expect_close(base.grad(), base_plain.grad(), exact);
+  expect_close(weight.gradient(), weight_plain.grad(), exact);
+  expect_close(bias.gradient(), at::full({6}, 6.0, at::kDouble), exact);
+}
+
+TEST(Linear, OverwritesFreshSlotsAndAddsToOthers) {
+  for (const auto layout : {WeightLayout::in_out, WeightLayout::out_in}) {
+    Watched weight(numbers({4, 4}, 1)), bias(numbers({4}, 2));
+    const auto pass = [&](int64_t salt) {
+      const auto x = numbers({3, 4}, salt);
+      linear(x, weight.parameter, bias.parameter, layout).backward(x);
+    };
+    pass(1);
+    const auto weight_once = weight.gradient().clone(), bias_once = bias.gradient().clone();
+    pass(1);
+    expect_close(weight.gradient(), 2 * weight_once, exact);
+    expect_close(bias.gradient(), 2 * bias_once, exact);
+    weight.parameter->gradient.fresh = bias.parameter->gradient.fresh = true;
+    pass(2);
+    const auto x = numbers({3, 4}, 2);
+    expect_close(weight.gradient(), x.t().mm(x), exact);
+    expect_close(bias.gradient(), x.sum(0), exact);
+    EXPECT_EQ(weight.writes, 3);
+    EXPECT_EQ(bias.writes, 3);
+  }
+}
+
+TEST(Linear, KeepsGradientsOfBf16ValuesInFp32) {
+  for (const auto layout : {WeightLayout::in_out, WeightLayout::out_in}) {
+    Watched weight(numbers({8, 8}, 1, at::kBFloat16), at::kFloat), bias(numbers({8}, 2, at::kBFloat16), at::kFloat);
+    const auto x = numbers({2, 16, 8}, 3, at::kBFloat16).set_requires_grad(true);
+    const auto x_plain = leaf(x.to(at::kDouble)), weight_plain = leaf(weight.parameter->value.to(at::kDouble));
+    const auto y = linear(x, weight.parameter, bias.parameter, layout);
+    const auto y_plain = at::matmul(x_plain, layout == WeightLayout::in_out ? weight_plain : weight_plain.t()) +
+                         bias.parameter->value.to(at::kDouble);
+    EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+    expect_close(y, y_plain, 5e-3);
+    const auto pull = numbers(y.sizes(), 4, at::kBFloat16);
+    for (int pass = 1; pass <= 3; ++pass) {
+      linear(x, weight.parameter, bias.parameter, layout).backward(pull);
+      y_plain.backward(pull.to(at::kDouble), /*retain_graph=*/true);
+      EXPECT_EQ(weight.gradient().scalar_type(), at::kFloat);
+      expect_close(weight.gradient(), weight_plain.grad(), 5e-3);
+      // Column sums accumulate in the slot's type: only the inputs were rounded.
+      expect_close(bias.gradient(), pass * pull.to(at::kDouble).sum(at::IntArrayRef{0, 1}), 1e-6);
+    }
+    EXPECT_EQ(x.grad().scalar_type(), at::kBFloat16);
+    expect_close(x.grad(), x_plain.grad(), 1e-2);
+  }
+}
+
+TEST(Embedding, AgreesWithAutograd) {
+  const auto ids = at::tensor({3, 0, 3, 3, 1, 0}, at::kLong).view({2, 3});  // repeated ids share a row's gradient
+  Watched table(numbers({5, 4}, 1));
+  const auto plain = leaf(table.parameter->value);
+  const auto pull = numbers({2, 3, 4}, 2);
+  const auto y = embedding(ids, table.parameter), y_plain = at::embedding(plain, ids);
+  EXPECT_TRUE(at::equal(y, y_plain));
+  y.backward(pull);
+  y_plain.backward(pull);
+  expect_close(table.gradient(), plain.grad(), exact);
+  EXPECT_TRUE(at::equal(table.gradient()[4], at::zeros({4}, at::kDouble)));  // a row that no id named
+  EXPECT_EQ(table.writes, 1);
+
+  embedding(ids, table.parameter).backward(pull);
+  expect_close(table.gradient(), 2 * plain.grad(), exact);
+  EXPECT_EQ(table.writes, 2);
+}
+
+TEST(Embedding, KeepsGradientsOfBf16ValuesInFp32) {
+  Watched table(numbers({3, 4}, 1, at::kBFloat16), at::kFloat);
+  const auto ids = at::zeros({1, 300}, at::kLong);
+  embedding(ids, table.parameter).backward(at::ones({1, 300, 4}, at::kBFloat16));
+  EXPECT_TRUE(at::equal(table.gradient()[0], at::full({4}, 300.0, at::kFloat)));  // bf16 would have stopped at 256
+}
+
+// The head of a GPT uses the embedding's table again: two writes, one gradient.
+TEST(Embedding, SharesItsTableWithALinear) {
+  Watched table(numbers({5, 4}, 1));
+  const auto plain = leaf(table.parameter->value);
+  const auto ids = at::tensor({1, 4, 2}, at::kLong).view({1, 3});
+  const auto pull = numbers({1, 3, 5}, 2);
+  linear(embedding(ids, table.parameter), table.parameter, nullptr, WeightLayout::out_in).backward(pull);
+  at::matmul(at::embedding(plain, ids), plain.t()).backward(pull);
+  expect_close(table.gradient(), plain.grad(), exact);
+  EXPECT_EQ(table.writes, 2);
+}
+
+TEST(LayerNorm, AgreesWithAutograd) {
+  for (const bool input_learns : {false, true}) {
+    for (const auto& shape : {std::vector<int64_t>{5, 6}, std::vector<int64_t>{2, 3, 6}}) {
+      Watched gain(numbers({6}, 1)), bias(numbers({6}, 2));
+      const auto x = numbers(shape, 3).set_requires_grad(input_learns);
+      const auto x_plain = leaf(x), gain_plain = leaf(gain.parameter->value), bias_plain = leaf(bias.parameter->value);
+      const double epsilon = 1e-3;  // large enough to be seen
+      const auto y = layer_norm(x, gain.parameter, bias.parameter, epsilon);
+      const auto centred = x_plain - x_plain.mean(-1, true);
+      const auto y_plain = centred / (centred.pow(2).mean(-1, true) + epsilon).sqrt() * gain_plain + bias_plain;
+      expect_close(y, y_plain, exact);
+      const auto pull = numbers(shape, 4);
+      y.backward(pull);
+      y_plain.backward(pull);
+      expect_close(gain.gradient(), gain_plain.grad(), exact);
+      expect_close(bias.gradient(), bias_plain.grad(), exact);
+      EXPECT_EQ(x.grad().defined(), input_learns);
+      if (input_learns) expect_close(x.grad(), x_plain.grad(), 1e-12);
+      layer_norm(x, gain.parameter, bias.parameter, epsilon).backward(pull);
+      expect_close(gain.gradient(), 2 * gain_plain.grad(), exact);
+      expect_close(bias.gradient(), 2 * bias_plain.grad(), exact);
+      EXPECT_EQ(gain.writes, 2);
+      EXPECT_EQ(bias.writes, 2);
+    }
+  }
+}
+
+TEST(LayerNorm, KeepsGradientsOfBf16ValuesInFp32) {
+  Watched gain(numbers({8}, 1, at::kBFloat16), at::kFloat), bias(numbers({8}, 2, at::kBFloat16), at::kFloat);
+  const auto x = numbers({3, 5, 8}, 3, at::kBFloat16), pull = numbers({3, 5, 8}, 4, at::kBFloat16);
+  const auto gain_plain = leaf(gain.parameter->value.to(at::kDouble));
+  at::layer_norm(x.to(at::kDouble), {8}, gain_plain, bias.parameter->value.to(at::kDouble))
+      .backward(pull.to(at::kDouble));
+  const auto y = layer_norm(x, gain.parameter, bias.parameter);
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  y.backward(pull);
+  EXPECT_EQ(gain.gradient().scalar_type(), at::kFloat);
+  expect_close(gain.gradient(), gain_plain.grad(), 1e-2);
+  expect_close(bias.gradient(), pull.to(at::kDouble).sum(at::IntArrayRef{0, 1}), 1e-2);
+}
+
+TEST(Product, IsTheSameInEveryTypeAndStride) {
+  for (const auto& [type, tolerance] : {std::pair{at::kDouble, exact}, {at::kFloat, 1e-6}, {at::kBFloat16, 5e-3}}) {
+    for (const bool transposed : {false, true}) {
+      const auto x = numbers({7, 5}, 1, type), bias = numbers({3}, 3, type);
+      const auto matrix = transposed ? numbers({3, 5}, 2, type).t() : numbers({5, 3}, 2, type);
+      const auto plain = x.to(at::kDouble).mm(matrix.to(at::kDouble));
+      expect_close(product(x, matrix), plain, tolerance);
+      expect_close(product(x, matrix, bias), plain + bias.to(at::kDouble), tolerance);
+      EXPECT_EQ(product(x, matrix).scalar_type(), type);
+      EXPECT_TRUE(product(x, matrix).is_contiguous());
+    }
+  }
+  EXPECT_EQ(product(at::empty({0, 5}, at::kFloat), numbers({5, 3}, 1, at::kFloat)).size(0), 0);
+}
+
+// In fp32 on the CPU the forward pass goes through oneDNN: it must train like the rest.
+TEST(Linear, AgreesWithAutogradInFp32) {
+  for (const auto layout : {WeightLayout::in_out, WeightLayout::out_in}) {
+    Watched weight(numbers({16, 16}, 1, at::kFloat), at::kFloat), bias(numbers({16}, 2, at::kFloat), at::kFloat);
+    const auto x = leaf(numbers({9, 16}, 3, at::kFloat));
+    const auto x_plain = leaf(x.to(at::kDouble)), weight_plain = leaf(weight.parameter->value.to(at::kDouble));
+    const auto pull = numbers({9, 16}, 4);
+    const auto y = linear(x, weight.parameter, bias.parameter, layout);
+    const auto y_plain = at::matmul(x_plain, layout == WeightLayout::in_out ? weight_plain : weight_plain.t()) +
+                         bias.parameter->value.to(at::kDouble);
+    expect_close(y, y_plain, 1e-6);
+    y.backward(pull.to(at::kFloat));
+    y_plain.backward(pull);
+    expect_close(weight.gradient(), weight_plain.grad(), 1e-6);
+    expect_close(bias.gradient(), pull.sum(0), 1e-6);
+    expect_close(x.grad(), x_plain.grad(), 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace trireme

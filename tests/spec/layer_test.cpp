@@ -1,0 +1,67 @@
+#include "trireme/spec/layer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "trireme/spec/task.h"
+
+namespace trireme {
+namespace {
+
+LayerTable two_layers() {
+  LayerTable table;
+  table.layers = {{.name = "one",
+                   .forward_flops = 10,
+                   .backward_flops = 20,
+                   .depth = 5,
+                   .parameters = 100,
+                   .activations = 7,
+                   .output = 3},
+                  {.name = "two",
+                   .forward_flops = 1,
+                   .backward_flops = 2,
+                   .depth = 0,
+                   .parameters = 11,
+                   .activations = 2,
+                   .output = 1}};
+  return table;
+}
+
+TEST(LayerTable, SumsItsLayers) {
+  auto table = two_layers();
+  EXPECT_EQ(table.parameters(), 111);
+  EXPECT_EQ(table.flops(), 33);
+  EXPECT_EQ(table.activation_bytes(), 36);
+  table.element_bytes = 2;
+  EXPECT_EQ(table.activation_bytes(), 18);
+  EXPECT_EQ(LayerTable{}.parameters(), 0);
+}
+
+TEST(LayerTable, HasALineForEachLayer) {
+  const auto text = two_layers().full();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+  EXPECT_THAT(text, testing::StartsWith("layer"));
+  EXPECT_THAT(text, testing::HasSubstr("\ntwo "));  // without depth there is no parallelism to divide by, and no NaN
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("nan")));
+}
+
+TEST(Product, CountsMultiplicationsAndATreeOfAdditions) {
+  EXPECT_EQ(product_flops(2, 3, 5), 60);
+  EXPECT_EQ(product_depth(1), 1);
+  EXPECT_EQ(product_depth(2), 2);
+  EXPECT_EQ(product_depth(1024), 11);
+  EXPECT_EQ(product_depth(1025), 12);
+}
+
+TEST(InOrder, TakesTheTaskThatTheStepListsFirst) {
+  const std::vector<ReadyTask> ready{{TaskKind::optimize, 0, 9}, {TaskKind::forward, 1, 3}, {TaskKind::norm, 0, 5}};
+  EXPECT_EQ(InOrder().choose(ready), 1u);
+  EXPECT_STREQ(InOrder().name(), "in_order");
+  EXPECT_STREQ(name(TaskKind::forward), "forward");
+}
+
+}  // namespace
+}  // namespace trireme

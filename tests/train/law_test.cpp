@@ -1,0 +1,105 @@
+// The law of this house: every way of splitting the work gives the same numbers.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "tests/close.h"
+#include "tests/train/small.h"
+
+namespace trireme {
+namespace {
+
+RunConfig config_of(const std::string& model) { return model == "gpt" ? small_gpt() : small_mlp(); }
+
+void expect_same_numbers(const Outcome& found, const Outcome& expected) {
+  ASSERT_EQ(found.reports.size(), expected.reports.size());
+  for (size_t i = 0; i < found.reports.size(); ++i) {
+    const auto& mine = found.reports[i];
+    const auto& theirs = expected.reports[i];
+    EXPECT_NEAR(mine.loss / theirs.loss, 1, 1e-9) << "step " << i + 1;
+    EXPECT_NEAR(mine.grad_norm / theirs.grad_norm, 1, 1e-9) << "step " << i + 1;
+  }
+  expect_close(found.parameters[0], expected.parameters[0], 1e-9);
+  // Replicas see the same sums: they stay equal to the last bit.
+  for (const auto& replica : found.parameters) EXPECT_TRUE(at::equal(replica, found.parameters[0]));
+  ASSERT_TRUE(found.evaluation && expected.evaluation);
+  EXPECT_NEAR(*found.evaluation / *expected.evaluation, 1, 1e-9);
+}
+
+class Law : public testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(Law, EverySplitGivesTheSameNumbersInFp64) {
+  const auto& [model, ranks] = GetParam();
+  auto config = config_of(model);
+  const auto expected = run_trainer(config, 1, 10);
+  // The run does something that could go wrong: the loss moves, and some steps are clipped.
+  EXPECT_GT(std::abs(expected.reports[9].loss - expected.reports[0].loss), 0.01);
+  for (const int64_t microbatch : {0, 1, 2, 3}) {
+    for (const double bucket_mb : {0.001, 8.0}) {
+      SCOPED_TRACE(fmt::format("{} ranks, microbatches of {}, buckets of {} MB", ranks, microbatch, bucket_mb));
+      config.train.microbatch = microbatch;
+      config.sync.bucket_mb = bucket_mb;
+      expect_same_numbers(run_trainer(config, ranks, 10), expected);
+    }
+  }
+}
+
+TEST_P(Law, TheFirstStepIsTheSameInFp32) {
+  const auto& [model, ranks] = GetParam();
+  auto config = config_of(model);
+  config.train.precision = Precision::fp32;
+  const auto expected = run_trainer(config, 1, 1).reports[0];
+  config.train.microbatch = ranks % 2 + 1;
+  config.sync.bucket_mb = 0.001;
+  const auto found = run_trainer(config, ranks, 1).reports[0];
+  EXPECT_NEAR(found.loss / expected.loss, 1, 1e-4);
+  EXPECT_NEAR(found.grad_norm / expected.grad_norm, 1, 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Splits, Law, testing::Combine(testing::Values("gpt", "mlp"), testing::Values(1, 2, 3, 4)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}_ranks", std::get<0>(info.param), std::get<1>(info.param));
+                         });
+
+// As many ranks as samples, and a batch larger than the data, which then holds samples twice.
+TEST(Law, HoldsAtTheEdges) {
+  auto config = small_gpt();
+  config.train.batch = 5;
+  expect_same_numbers(run_trainer(config, 5, 4), run_trainer(config, 1, 4));
+  config = small_mlp();
+  config.model.dropout = 0.3;
+  config.data.samples = 6;
+  config.train.batch = 17;
+  config.train.microbatch = 4;
+  expect_same_numbers(run_trainer(config, 3, 4), run_trainer(config, 1, 4));
+}
+
+// In a larger model the reductions overlap the backward pass for real, and go by several segments.
+TEST(Law, HoldsForAWiderModel) {
+  auto config = small_mlp();
+  config.model.width = 300;
+  config.model.layers = 4;
+  config.train.batch = 32;
+  const auto expected = run_trainer(config, 1, 3);
+  config.sync.bucket_mb = 0.5;
+  expect_same_numbers(run_trainer(config, 2, 3), expected);
+  config.train.microbatch = 5;
+  expect_same_numbers(run_trainer(config, 3, 3), expected);
+}
+
+// Dropout is worth testing only if it does something, and something else in every step.
+TEST(Law, DropoutFollowsTheSeed) {
+  auto config = small_gpt();
+  const auto first = run_trainer(config, 2, 3).losses();
+  EXPECT_EQ(run_trainer(config, 2, 3).losses(), first);
+  config.model.dropout = 0;
+  EXPECT_NE(run_trainer(config, 2, 3).losses(), first);
+  config = small_gpt();
+  config.train.seed = 2;
+  EXPECT_NE(run_trainer(config, 2, 3).losses(), first);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,262 @@
+#include "trireme/train/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "tests/data/temporary.h"
+#include "tests/train/small.h"
+#include "trireme/train/checkpoint.h"
+#include "trireme/train/run_folder.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<json> lines_of(const fs::path& path) {
+  std::vector<json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+// Runs in a folder of its own, which is also the current one: new runs go to ./runs.
+class Run : public testing::Test {
+ protected:
+  Run() : before_(fs::current_path()) { fs::current_path(folder / ""); }
+  ~Run() override { fs::current_path(before_); }
+
+  RunConfig config_in(const std::string& name, RunConfig config = small_gpt()) {
+    config.run_dir = folder / name;
+    config.checkpoint.every = 5;
+    return config;
+  }
+
+  static RunOptions resume(const fs::path& from = {}) { return {.resume = true, .resume_from = from}; }
+
+  TemporaryFolder folder;
+
+ private:
+  fs::path before_;
+};
+
+TEST_F(Run, NumbersTheFoldersOfAName) {
+  RunConfig config;
+  EXPECT_EQ(RunFolder::fresh(config, "gpt").path, "runs/gpt-1");
+  fs::create_directories("runs/gpt-1");
+  fs::create_directories("runs/gpt-9");
+  fs::create_directories("runs/gpt-10");
+  fs::create_directories("runs/gpt-x");
+  fs::create_directories("runs/gpt-large-77");
+  fs::create_directories("runs/gpt-123456789012345678901234567890");
+  EXPECT_EQ(RunFolder::fresh(config, "gpt").path, "runs/gpt-11");
+  EXPECT_EQ(RunFolder::fresh(config, "gpt-large").path, "runs/gpt-large-78");
+  EXPECT_EQ(RunFolder::fresh(config, "mlp").path, "runs/mlp-1");
+  config.run_dir = "elsewhere";
+  EXPECT_EQ(RunFolder::fresh(config, "gpt").path, "elsewhere");
+}
+
+TEST_F(Run, LeavesItsFolderBehind) {
+  auto config = config_in("run");
+  config.train.eval_every = 4;
+  const auto result = run_whole(config, {}, 2);
+  EXPECT_EQ(result.run_dir, folder / "run");
+  EXPECT_EQ(result.steps, 10);
+  EXPECT_EQ(result.stopped_by, 0);
+  EXPECT_EQ(fs::path(result.checkpoint).filename(), "step-10");
+  EXPECT_TRUE(result.eval_loss);
+  EXPECT_THAT(result.brief(), HasSubstr("trained 10 steps: loss "));
+  EXPECT_EQ(result.json().at("steps"), 10);
+
+  EXPECT_EQ(text_of(folder / "run/config.yaml"), resolved_yaml(config));
+  EXPECT_EQ(resolved_yaml(load_config({folder / "run/config.yaml"}, {})), resolved_yaml(config));
+  EXPECT_THAT(text_of(folder / "run/plan.yaml"),
+              AllOf(HasSubstr("ranks: 2\n"), HasSubstr("{rank: 1, first: 3, samples: 4, microbatches: 1}"),
+                    HasSubstr("[embedding, h.0, h.1, head]")));
+  EXPECT_THAT(text_of(folder / "run/log.txt"), HasSubstr("run folder: "));
+
+  std::set<int64_t> steps, evaluated, saved;
+  for (const auto& line : lines_of(folder / "run/metrics.jsonl")) {
+    if (line.contains("loss")) {
+      steps.insert(line.at("step").get<int64_t>());
+      EXPECT_GT(line.at("tokens_per_s"), 0);
+      EXPECT_TRUE(line.at("memory").contains("parameters"));
+    }
+    if (line.contains("eval_loss")) evaluated.insert(line.at("step").get<int64_t>());
+    if (line.value("event", "") == "checkpoint") saved.insert(line.at("step").get<int64_t>());
+  }
+  EXPECT_EQ(steps, (std::set<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(evaluated, (std::set<int64_t>{4, 8, 10}));
+  EXPECT_EQ(saved, (std::set<int64_t>{5, 10}));
+  EXPECT_EQ(refusal_of([&] { run_whole(config); }),
+            (folder / "run").string() +
+                " already holds checkpoints: continue that run with --resume, or choose another run_dir");
+}
+
+// Ten steps at once, or ten of which the last five were lost and done again: the same bytes.
+TEST_F(Run, ResumesAsIfNothingHadHappened) {
+  const auto last = folder / "run/checkpoints/step-10";
+  for (const auto& model : {small_gpt(), small_mlp()}) {
+    for (const auto precision : {Precision::fp64, Precision::fp32, Precision::bf16}) {
+      for (const int ranks : {1, 3}) {
+        auto config = config_in("run", model);
+        config.train.precision = precision;
+        fs::remove_all(folder / "run");
+        run_whole(config, {}, ranks);
+        const auto parameters = text_of(last / "model.safetensors"), state = text_of(last / "optimizer.safetensors");
+        EXPECT_GT(parameters.size(), 1000u);
+        fs::remove_all(last);
+        const auto result = run_whole(config, resume(), ranks);
+        EXPECT_EQ(result.steps, 10);
+        EXPECT_TRUE(text_of(last / "model.safetensors") == parameters)
+            << ranks << " ranks, precision " << static_cast<int>(precision);
+        EXPECT_TRUE(text_of(last / "optimizer.safetensors") == state)
+            << ranks << " ranks, precision " << static_cast<int>(precision);
+      }
+    }
+  }
+}
+
+// On other ranks and with other buckets a resumed run ends where the whole one did, but for rounding.
+TEST_F(Run, ResumesOnOtherRanks) {
+  auto config = config_in("run");
+  run_whole(config, {}, 3);
+  const auto whole = run_whole(config_in("other"), {}, 1).loss;
+  fs::remove_all(folder / "run/checkpoints/step-10");
+  config.sync.bucket_mb = 0.001;
+  config.train.microbatch = 2;
+  EXPECT_NEAR(run_whole(config, resume(), 2).loss / whole, 1, 1e-9);
+}
+
+TEST_F(Run, ContinuesItsMetricsWithoutRepeating) {
+  auto config = config_in("run");
+  run_whole(config);
+  fs::remove_all(folder / "run/checkpoints/step-10");  // killed before its last checkpoint was whole
+  run_whole(config, resume());
+  std::vector<int64_t> steps;
+  std::vector<std::string> events;
+  for (const auto& line : lines_of(folder / "run/metrics.jsonl")) {
+    if (line.contains("loss")) steps.push_back(line.at("step").get<int64_t>());
+    if (line.contains("event")) events.push_back(line.at("event"));
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_THAT(events, testing::IsSupersetOf({"started", "resumed", "checkpoint"}));
+}
+
+TEST_F(Run, ResumesTheNewestOfItsNameOrTheOneNamed) {
+  auto config = small_mlp();
+  config.train.steps = 4;
+  config.checkpoint.every = 2;
+  const RunOptions options{.name = "mlp"};
+  run_whole(config, options);
+  run_whole(config, options);
+  config.train.steps = 6;
+  EXPECT_EQ(run_whole(config, {.name = "mlp", .resume = true}).run_dir, "runs/mlp-2");
+  EXPECT_EQ(run_whole(config, resume("runs/mlp-1")).run_dir, "runs/mlp-1");
+  config.train.steps = 8;
+  for (const auto* from : {"runs/mlp-1/checkpoints/step-2", "runs/mlp-1/checkpoints/step-2/",
+                           "./runs/mlp-1/checkpoints/../checkpoints/step-2"}) {
+    const auto folder_found = RunFolder::resume(config, "mlp", from);
+    EXPECT_EQ(fs::canonical(folder_found.path), fs::canonical("runs/mlp-1")) << from;
+    EXPECT_EQ(folder_found.checkpoint->step, 2);
+  }
+  fs::current_path("runs/mlp-1/checkpoints/step-2");
+  EXPECT_EQ(fs::canonical(RunFolder::resume(config, "mlp", ".").path), fs::canonical(folder / "runs/mlp-1"));
+  fs::current_path(folder / "");
+  EXPECT_EQ(refusal_of([&] { RunFolder::resume(config, "gpt", {}); }),
+            "there is no run to resume: runs/ holds no gpt-N");
+  EXPECT_THAT(refusal_of([&] { RunFolder::resume(config, "mlp", "runs/nothing"); }),
+              HasSubstr("runs/nothing does not exist"));
+}
+
+// Nothing is left to do: the run says so by its checkpoint, and does not write another.
+TEST_F(Run, ResumesARunThatIsComplete) {
+  auto config = config_in("run", small_mlp());
+  run_whole(config);
+  const auto result = run_whole(config, resume());
+  EXPECT_EQ(result.steps, 10);
+  EXPECT_EQ(fs::path(result.checkpoint).filename(), "step-10");
+}
+
+TEST_F(Run, RefusesToResumeWithOtherSettings) {
+  auto config = config_in("run", small_mlp());
+  config.train.steps = 2;
+  run_whole(config);
+  const auto refused = [&](const std::function<void(RunConfig&)>& change) {
+    auto changed = config;
+    change(changed);
+    return refusal_of([&] { run_whole(changed, resume()); });
+  };
+  EXPECT_THAT(refused([](RunConfig& changed) { changed.train.seed = 2; }),
+              AllOf(HasSubstr("train.seed was 1 in the run that "), HasSubstr(" and is 2 now")));
+  EXPECT_THAT(refused([](RunConfig& changed) { changed.model.width = 32; }), HasSubstr("model.width was 16"));
+  EXPECT_THAT(refused([](RunConfig& changed) { changed.optimizer.lr = 0.5; }), HasSubstr("optimizer.lr was 0.1"));
+  EXPECT_THAT(refused([](RunConfig& changed) { changed.train.batch = 8; }), HasSubstr("train.batch was 7"));
+  EXPECT_THAT(refused([](RunConfig& changed) { changed.train.precision = Precision::fp32; }),
+              HasSubstr("train.precision was fp64"));
+  auto allowed = config;
+  allowed.train.steps = 3;
+  allowed.train.microbatch = 2;
+  allowed.checkpoint.keep = 1;
+  allowed.log.every = 1;
+  EXPECT_EQ(run_whole(allowed, resume(), 2).steps, 3);
+}
+
+// A full disk, played by a limit on the size of files in a process of its own.
+TEST_F(Run, GoesOnWhenTheDiskIsFull) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto child = [&] {
+    auto config = config_in("run");
+    run_whole(config);
+    const auto before = text_of(folder / "run/checkpoints/step-10/model.safetensors");
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{16'384, RLIM_INFINITY};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    config.train.steps = 20;
+    const auto result = run_whole(config, resume());
+    const bool untouched = text_of(folder / "run/checkpoints/step-10/model.safetensors") == before;
+    const auto left = list_checkpoints(folder / "run");
+    const bool only =
+        left.size() == 2 && left[0].filename() == "step-10" && !fs::exists(folder / "run/checkpoints/step-20.partial");
+    std::error_code ignored;
+    fs::remove_all(folder / "", ignored);  // this process leaves without its destructors
+    _exit(result.steps == 20 && untouched && only ? 0 : 1);
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(0),
+              "warning: the checkpoint of step 20 was not saved: .*File too large");
+}
+
+TEST_F(Run, CountsThreads) {
+  RunConfig config;
+  config.train.threads = 3;
+  EXPECT_EQ(threads_per_rank(config, 100), 3);
+  config.train.threads = 0;
+  EXPECT_GE(threads_per_rank(config, 100), 1);
+}
+
+TEST_F(Run, DescribesWhatItWouldDo) {
+  const auto text = describe_run(small_gpt(), 2);
+  EXPECT_THAT(text, AllOf(HasSubstr("embedding"), HasSubstr("h.1"), HasSubstr("the first batch reads well")));
+}
+
+}  // namespace
+}  // namespace trireme

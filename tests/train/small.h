@@ -1,0 +1,114 @@
+// Small runs for the tests of the train room: models of a few thousand parameters, ranks as threads.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/world.h"
+#include "trireme/data/dataset.h"
+#include "trireme/train/run.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme {
+
+inline RunConfig small_gpt() {
+  RunConfig config;
+  config.model = {
+      .kind = ModelKind::gpt, .layers = 2, .width = 16, .heads = 2, .context = 8, .vocab = 20, .dropout = 0.1};
+  config.data = {.kind = DataKind::synthetic, .validation = 0.2, .samples = 40};
+  config.train.steps = 10;
+  config.train.batch = 7;  // divides over no number of ranks but one
+  config.train.precision = Precision::fp64;
+  config.train.threads = 1;
+  config.train.eval_batches = 1;
+  config.optimizer.lr = 0.01;
+  config.optimizer.warmup = 3;
+  config.log.tensorboard = false;
+  return config;
+}
+
+inline RunConfig small_mlp() {
+  RunConfig config = small_gpt();
+  config.model = {.kind = ModelKind::mlp, .layers = 2, .width = 16, .inputs = 6, .classes = 4};
+  config.optimizer.kind = OptimizerKind::sgd;
+  config.optimizer.nesterov = true;
+  config.optimizer.lr = 0.1;
+  return config;
+}
+
+// All masters behind each other, in the model's order: what the law compares.
+inline at::Tensor parameters_of(Trainer& trainer) {
+  c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> pieces;
+  for (const auto& parameter : trainer.model().parameters()) {
+    for (const auto& bucket : trainer.store().buckets()) {
+      for (const auto& stored : bucket.parameters) {
+        if (stored.parameter == parameter)
+          pieces.push_back(ParameterStore::piece(bucket.master, stored).reshape({-1}).clone());
+      }
+    }
+  }
+  return at::cat(pieces);
+}
+
+// What a run did, as rank 0 saw it.
+struct Outcome {
+  std::vector<StepReport> reports;
+  std::vector<at::Tensor> parameters;  // at the end, of every rank
+  std::optional<double> evaluation;
+  Progression progression;
+
+  std::vector<double> losses() const {
+    std::vector<double> values;
+    for (const auto& report : reports) values.push_back(report.loss);
+    return values;
+  }
+};
+
+// Steps through a run; `before_step`, where given, is called on each rank before each step.
+using BeforeStep = std::function<void(Trainer&, World&, int64_t step)>;
+
+inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, const BeforeStep& before_step = {}) {
+  at::set_num_threads(1);
+  const Split data = open_dataset(data_options(config));
+  Outcome outcome;
+  outcome.parameters.resize(static_cast<size_t>(ranks));
+  World::run_threads(ranks, [&](World& world) {
+    at::set_num_threads(1);  // OpenMP keeps this number for each thread
+    Trainer trainer(config, world, data);
+    std::vector<StepReport> reports;
+    for (int64_t step = 1; step <= steps; ++step) {
+      if (before_step) before_step(trainer, world, step);
+      reports.push_back(trainer.step(false));
+    }
+    const auto evaluation = trainer.evaluate();
+    outcome.parameters[static_cast<size_t>(world.rank())] = parameters_of(trainer);
+    if (world.rank() == 0) {
+      outcome.reports = reports;
+      outcome.evaluation = evaluation;
+      outcome.progression = trainer.progression();
+    }
+  });
+  return outcome;
+}
+
+// A whole run with its folder, as the program makes it, on ranks that are threads.
+inline RunResult run_whole(const RunConfig& config, const RunOptions& options = {}, int ranks = 1) {
+  RunResult result;
+  World::run_threads(ranks, [&](World& world) {
+    RunOptions quiet = options;
+    quiet.quiet = true;
+    const auto mine = train(config, world, quiet);
+    if (world.rank() == 0) result = mine;
+  });
+  return result;
+}
+
+}  // namespace trireme
