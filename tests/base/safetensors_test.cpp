@@ -113,10 +113,10 @@ TEST_F(SafetensorsTest, RoundTrip) {
 
   const Safetensors file(path);
   EXPECT_THAT(file.metadata(), ElementsAre(std::pair("format", "pt"), std::pair("step", "12")));
-  EXPECT_THAT(file.tensors(), ElementsAre(TensorInfo{"z.weight", DType::f32, {2, 3}, 0, 24},
-                                          TensorInfo{"empty", DType::bf16, {0, 4}, 24, 0},
-                                          TensorInfo{"quote \" and é", DType::i16, {3}, 24, 6},
-                                          TensorInfo{"a.scale", DType::f64, {}, 30, 8}));
+  EXPECT_THAT(
+      file.tensors(),
+      ElementsAre(TensorInfo{"z.weight", DType::f32, {2, 3}, 0, 24}, TensorInfo{"empty", DType::bf16, {0, 4}, 24, 0},
+                  TensorInfo{"quote \" and é", DType::i16, {3}, 24, 6}, TensorInfo{"a.scale", DType::f64, {}, 30, 8}));
   EXPECT_EQ(numbers_in<float>(file.bytes(*file.find("z.weight"))), weights);
   EXPECT_EQ(numbers_in<int16_t>(file.bytes(*file.find("quote \" and é"))), counts);
   EXPECT_THAT(numbers_in<double>(file.bytes(*file.find("a.scale"))), ElementsAre(0.5));
@@ -136,9 +136,8 @@ TEST_F(SafetensorsTest, SameInputSameBytes) {
   SafetensorsWriter writer(folder_ / "third", {{"b", DType::u8, {1}}, {"a", DType::i32, {0}}}, {{"k", "v"}});
   writer.append(bytes_of("x"));
   writer.finish();
-  std::string expected =
-      R"({"__metadata__":{"k":"v"},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-      R"("a":{"dtype":"I32","shape":[0],"data_offsets":[1,1]}})";
+  std::string expected = R"({"__metadata__":{"k":"v"},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                         R"("a":{"dtype":"I32","shape":[0],"data_offsets":[1,1]}})";
   expected.resize(184, ' ');  // 8 + 184 is a multiple of 64
   EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(file_bytes(folder_ / "third").data()) + 8, 185),
             expected + "x");
@@ -258,7 +257,8 @@ TEST(SafetensorsRefusalTest, TensorEntries) {
 TEST(SafetensorsRefusalTest, OverlapsAndHoles) {
   const auto with = [](int begin) {
     return refusal(fmt::format(R"({{"a":{{"dtype":"U8","shape":[4],"data_offsets":[0,4]}},)"
-                               R"("b":{{"dtype":"U8","shape":[4],"data_offsets":[{},{}]}}}})", begin, begin + 4),
+                               R"("b":{{"dtype":"U8","shape":[4],"data_offsets":[{},{}]}}}})",
+                               begin, begin + 4),
                    10);
   };
   EXPECT_THAT(with(3), HasSubstr("tensors 'a' and 'b' overlap"));

@@ -131,8 +131,7 @@ TEST(SettingsRefusalTest, AKeyNearNothingIsToldWhatThereIs) {
 TEST(SettingsRefusalTest, RefusesDuplicatesAtEveryLevel) {
   EXPECT_EQ(refusal_of("model:\n  layers: 3\n  dropout: 0\n  layers: 3\n"),
             "a.yaml:4: model.layers is given twice, first in line 2");
-  EXPECT_EQ(refusal_of("model: {layers: 3}\nmodel: {dropout: 0}\n"),
-            "a.yaml:2: model is given twice, first in line 1");
+  EXPECT_EQ(refusal_of("model: {layers: 3}\nmodel: {dropout: 0}\n"), "a.yaml:2: model is given twice, first in line 1");
   EXPECT_EQ(refusal_of("run_dir: a\nrun_dir: a\n"), "a.yaml:2: run_dir is given twice, first in line 1");
   EXPECT_EQ(refusal_of("model: {layers: 3}\nmodel.layers: 4\n"),
             "a.yaml:2: model.layers is given twice, first in line 1");

@@ -111,9 +111,9 @@ TEST(SettingsTest, ResolvedYamlReadsAloud) {
 }
 
 TEST(SettingsTest, ResolvedYamlRoundTripsAwkwardText) {
-  for (const char* text : {"null", "~", "true", "No", "12", "1e3", "-", "- a", "a: b", "a #b", " padded ", "it's", "'",
-                           "\"quoted\"", "{a: 1}", "[1]", "*a", "&a", "!tag", "%x", "|", ">", "@", "`", "\\n", "ü/→",
-                           "---", "...", "?", ":", "C:\\x"}) {
+  for (const char* text : {"null", "~", "true",       "No",     "12",  "1e3", "-",  "- a",  "a: b", "a #b", " padded ",
+                           "it's", "'", "\"quoted\"", "{a: 1}", "[1]", "*a",  "&a", "!tag", "%x",   "|",    ">",
+                           "@",    "`", "\\n",        "ü/→",    "---", "...", "?",  ":",    "C:\\x"}) {
     Example example;
     example.path = text;
     EXPECT_EQ(read(describe(example).resolved_yaml()), example) << describe(example).resolved_yaml();

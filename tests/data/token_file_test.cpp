@@ -112,8 +112,7 @@ TEST_F(TokenFileTest, RefusesUnknownDtypes) {
 
 TEST_F(TokenFileTest, RefusesTooFewTokens) {
   append(path_, counting<uint16_t>(8));
-  EXPECT_THAT(refused("auto", 8),
-              EndsWith("tokens.bin: 8 tokens are too few for one sample: a context of 8 needs 9"));
+  EXPECT_THAT(refused("auto", 8), EndsWith("tokens.bin: 8 tokens are too few for one sample: a context of 8 needs 9"));
   EXPECT_EQ(refused("auto", 0), "the context must be at least 1 token, not 0");
 }
 
@@ -133,8 +132,7 @@ TEST_F(TokenFileTest, RefusesHalfATokenAtTheEnd) {
 TEST_F(TokenFileTest, RefusesFewerTokensThanPromised) {
   append_header(path_, 20240520, 1, 30);
   append(path_, counting<uint16_t>(29));
-  EXPECT_THAT(refused(),
-              EndsWith("tokens.bin: the file is cut short: its header promises 30 tokens, 29 are present"));
+  EXPECT_THAT(refused(), EndsWith("tokens.bin: the file is cut short: its header promises 30 tokens, 29 are present"));
 }
 
 TEST_F(TokenFileTest, RefusesMoreBytesThanPromised) {

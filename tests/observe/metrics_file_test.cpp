@@ -20,7 +20,8 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-const std::string header = R"({"format":"trireme-metrics","version":1})" "\n";
+const std::string header = R"({"format":"trireme-metrics","version":1})"
+                           "\n";
 
 class MetricsFileTest : public testing::Test {
  protected:
@@ -151,10 +152,14 @@ TEST_F(MetricsFileTest, ResumeKeepsALineItCannotRead) {
 }
 
 TEST_F(MetricsFileTest, ResumeWithoutAFileOrWithATornHeaderStartsOne) {
-  { MetricsFile file(path, 5); }
+  {
+    MetricsFile file(path, 5);
+  }
   EXPECT_EQ(text(), header);
   std::filesystem::resize_file(path, 7);
-  { MetricsFile file(path, 5); }
+  {
+    MetricsFile file(path, 5);
+  }
   EXPECT_EQ(text(), header);
 }
 

@@ -85,8 +85,7 @@ File::~File() {
   if (descriptor_ != -1) ::close(descriptor_);
 }
 
-File::File(File&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+File::File(File&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);

@@ -32,7 +32,8 @@ void set_file(const std::filesystem::path& path) {
   std::lock_guard lock(out.mutex);
   if (out.file) std::fclose(out.file);
   out.file = path.empty() ? nullptr : std::fopen(path.c_str(), "a");
-  if (!path.empty() && !out.file) std::fprintf(stderr, "warning: no log file: %s: %s\n", path.c_str(), std::strerror(errno));
+  if (!path.empty() && !out.file)
+    std::fprintf(stderr, "warning: no log file: %s: %s\n", path.c_str(), std::strerror(errno));
 }
 
 void set_before_line(void (*clear)()) {

@@ -19,7 +19,7 @@ namespace trireme {
 enum class DType { boolean, u8, i8, f8_e4m3, f8_e5m2, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
 
 uint64_t dtype_bytes(DType dtype);
-std::string_view dtype_name(DType dtype);     // as the format writes it: "F32", "BOOL", …
+std::string_view dtype_name(DType dtype);    // as the format writes it: "F32", "BOOL", …
 DType dtype_named(const std::string& name);  // refuses unknown names
 
 struct TensorInfo {

@@ -118,12 +118,11 @@ std::string Setting::section() const {
 std::string Setting::name() const { return key_.substr(key_.rfind('.') + 1); }
 
 std::string Setting::type() const {
-  return std::visit(Match{[](int64_t*) -> std::string { return "integer"; },
-                          [](double*) -> std::string { return "number"; },
-                          [](bool*) -> std::string { return "true or false"; },
-                          [](std::string*) -> std::string { return "text"; },
-                          [](const Choice& choice) { return fmt::format("{}", fmt::join(choice.names, " | ")); }},
-                    field_);
+  return std::visit(
+      Match{[](int64_t*) -> std::string { return "integer"; }, [](double*) -> std::string { return "number"; },
+            [](bool*) -> std::string { return "true or false"; }, [](std::string*) -> std::string { return "text"; },
+            [](const Choice& choice) { return fmt::format("{}", fmt::join(choice.names, " | ")); }},
+      field_);
 }
 
 std::string Setting::bounds() const {
@@ -162,10 +161,10 @@ void Setting::check() const {
   const auto is_inside = [this](double value) {  // false for NaN, which a program may have put into the field
     return (least_itself_ ? value >= least_ : value > least_) && (most_itself_ ? value <= most_ : value < most_);
   };
-  const bool holds = std::visit(Match{[&](int64_t* field) { return is_inside(static_cast<double>(*field)); },
-                                      [&](double* field) { return is_inside(*field); },
-                                      [](const auto&) { return true; }},
-                                field_);
+  const bool holds =
+      std::visit(Match{[&](int64_t* field) { return is_inside(static_cast<double>(*field)); },
+                       [&](double* field) { return is_inside(*field); }, [](const auto&) { return true; }},
+                 field_);
   if (!holds) refuse("{}: {} = {} must be {}", location(), key_, text(), bounds());
 }
 

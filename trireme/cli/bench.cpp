@@ -17,13 +17,17 @@ void add_bench(CLI::App& program, Action& chosen) {
   train->footer("Example: trireme bench train --case mlp --ranks 2 --repeats 5");
   train->add_option("--case", options->cases, "mlp, gpt (default: both)");
   train->add_option("--ranks", options->ranks, "Numbers of ranks (default: 1 and 2)");
-  train->add_option("--repeats", options->repeats, "Alternating runs of each side")->capture_default_str()->check(at_least(1));
+  train->add_option("--repeats", options->repeats, "Alternating runs of each side")
+      ->capture_default_str()
+      ->check(at_least(1));
   train->add_option("--steps", options->steps, "Steps of each run")->capture_default_str()->check(CLI::Range(5, 10000));
   train->add_option("--python", options->python, "The Python that holds torch")->capture_default_str();
   train->add_flag("--json", *json, "Print one JSON object a line");
   train->callback([options, json, &chosen] {
     chosen = [options, json] {
-      run_train_bench(*options, [&](const BenchLine& line) { std::cout << (*json ? line.json().dump() : line.brief()) << std::endl; });
+      run_train_bench(*options, [&](const BenchLine& line) {
+        std::cout << (*json ? line.json().dump() : line.brief()) << std::endl;
+      });
       return 0;
     };
   });

@@ -17,7 +17,8 @@ void add_generate(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
 void add_doctor(CLI::App& program, Action& chosen);
 
-// Accepts numbers from `lowest` on. CLI11's own checks answer a wrong one with the largest double in three hundred digits.
+// Accepts numbers from `lowest` on. CLI11's own checks answer a wrong one with the largest double in three hundred
+// digits.
 CLI::Validator at_least(double lowest);
 
 // The words of the command line, as a launcher repeats them for each rank.

@@ -49,13 +49,17 @@ std::vector<Finding> examine() {
   const bool enough = !error && shared.available > (256u << 20);
   found.push_back({"shared memory", enough,
                    error ? "no /dev/shm: ranks of one host need comm.transport=mpi"
-                         : human_bytes(static_cast<double>(shared.available)) + (enough ? " free" : " free: too little for gradients of several ranks")});
+                         : human_bytes(static_cast<double>(shared.available)) +
+                               (enough ? " free" : " free: too little for gradients of several ranks")});
   found.push_back({"LibTorch", true, TORCH_VERSION});
-  found.push_back({"CUDA", cuda_available(), cuda_available() ? describe(at::Device(at::kCUDA, 0)) : "none: train.device=cpu"});
-  found.push_back({"MPI", mpi_built(), mpi_built() ? "built in" : "not built in: install libopenmpi-dev openmpi-bin and build again"});
+  found.push_back(
+      {"CUDA", cuda_available(), cuda_available() ? describe(at::Device(at::kCUDA, 0)) : "none: train.device=cpu"});
+  found.push_back({"MPI", mpi_built(),
+                   mpi_built() ? "built in" : "not built in: install libopenmpi-dev openmpi-bin and build again"});
   program("mpirun", "mpirun", "not found: install openmpi-bin for jobs on several hosts");
   program("Slurm", "srun", "not found: only needed on Slurm clusters");
-  found.push_back({"TensorBoard files", tensorboard_built(), tensorboard_built() ? "built in" : "not built in: install libprotozero-dev and build again"});
+  found.push_back({"TensorBoard files", tensorboard_built(),
+                   tensorboard_built() ? "built in" : "not built in: install libprotozero-dev and build again"});
   found.push_back({"launcher", true, look_around().describe()});
   return found;
 }

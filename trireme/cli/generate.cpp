@@ -19,9 +19,15 @@ void add_generate(CLI::App& program, Action& chosen) {
   command->footer("Example: trireme generate runs/gpt-1 --prompt 'In the beginning' --tokens 200");
   command->add_option("run", options->from, "A run's folder (its newest checkpoint) or a checkpoint")->required();
   command->add_option("--prompt", options->generate.prompt, "Text to go on from");
-  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")->capture_default_str()->check(at_least(1));
-  command->add_option("--temperature", options->generate.temperature, "0 takes the likeliest token")->capture_default_str()->check(at_least(0));
-  command->add_option("--top-k", options->generate.top_k, "Consider only the k likeliest tokens; 0 = all")->capture_default_str()->check(at_least(0));
+  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command->add_option("--temperature", options->generate.temperature, "0 takes the likeliest token")
+      ->capture_default_str()
+      ->check(at_least(0));
+  command->add_option("--top-k", options->generate.top_k, "Consider only the k likeliest tokens; 0 = all")
+      ->capture_default_str()
+      ->check(at_least(0));
   command->add_option("--seed", options->generate.seed, "Which sample")->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &chosen] {
@@ -30,10 +36,11 @@ void add_generate(CLI::App& program, Action& chosen) {
       const auto result = generate(options->from, wanted);
       const bool text = !result.text.empty();
       if (options->json) {
-        const nlohmann::ordered_json json{{"checkpoint", result.checkpoint.string()},
-                                          {"prompt", wanted.prompt},
-                                          {"tokens", result.tokens},
-                                          {"text", text ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json()}};
+        const nlohmann::ordered_json json{
+            {"checkpoint", result.checkpoint.string()},
+            {"prompt", wanted.prompt},
+            {"tokens", result.tokens},
+            {"text", text ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json()}};
         std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
       } else if (text) {
         std::cout << wanted.prompt << result.text << std::endl;

@@ -40,7 +40,8 @@ int refuse_command_line(const CLI::App& program, const CLI::ParseError& error) {
   const bool wants_command = dynamic_cast<const CLI::RequiredError*>(&error) && app->get_require_subcommand_min() > 0;
   if (wants_command) {
     std::vector<std::string> commands;
-    for (const auto* command : app->get_subcommands([](const CLI::App*) { return true; })) commands.push_back(command->get_name());
+    for (const auto* command : app->get_subcommands([](const CLI::App*) { return true; }))
+      commands.push_back(command->get_name());
     const auto unknown = app->remaining();
     what = fmt::format("the commands of {} are {}", name, fmt::join(commands, ", "));
     if (!unknown.empty()) {
@@ -54,7 +55,8 @@ int refuse_command_line(const CLI::App& program, const CLI::ParseError& error) {
     std::vector<std::string> valid;
     for (const auto* option : app->get_options()) valid.push_back(option->get_name());
     const auto meant = unknown.empty() ? "" : nearest(unknown.front(), valid);
-    what = fmt::format("unknown option {}{}", fmt::join(unknown, " "), meant.empty() ? "" : fmt::format(", did you mean {}?", meant));
+    what = fmt::format("unknown option {}{}", fmt::join(unknown, " "),
+                       meant.empty() ? "" : fmt::format(", did you mean {}?", meant));
   }
   log::error("{} ({} --help tells more)", what, name);
   return 2;
@@ -64,7 +66,9 @@ int run(int argc, char** argv) {
   words.assign(argv + 1, argv + argc);
   CLI::App program("Trains large neural networks on few, mixed, shared accelerators.", "trireme");
   program.require_subcommand(1);
-  program.footer("Each command has --help with an example. Exit status: 0 done, 1 it failed, 2 you asked wrongly, 128+N stopped by signal N.");
+  program.footer(
+      "Each command has --help with an example. Exit status: 0 done, 1 it failed, 2 you asked wrongly, 128+N stopped "
+      "by signal N.");
   program.set_version_flag("--version", "trireme " TRIREME_VERSION);
   Action chosen;
   add_train(program, chosen);

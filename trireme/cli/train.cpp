@@ -45,7 +45,8 @@ Request read(const TrainOptions& options) {
   }
   if (files.empty() && !options.from.empty()) {
     const std::filesystem::path from(options.from);
-    files.push_back((std::filesystem::exists(from / "manifest.json") ? from.parent_path().parent_path() : from) / "config.yaml");
+    files.push_back((std::filesystem::exists(from / "manifest.json") ? from.parent_path().parent_path() : from) /
+                    "config.yaml");
   }
   for (const auto& file : files) {
     if (std::filesystem::exists(file)) continue;
@@ -87,7 +88,9 @@ int run_train(const TrainOptions& options) {
   if (options.help_config || options.markdown) {
     RunConfig config;
     const auto settings = describe(config);
-    const std::string title = "# Configuration\n\nEvery setting of `trireme train`, as YAML or as `key=value`. `make docs` writes this page.\n\n";
+    const std::string title =
+        "# Configuration\n\nEvery setting of `trireme train`, as YAML or as `key=value`. `make docs` writes this "
+        "page.\n\n";
     std::cout << (options.markdown ? title + settings.markdown() : settings.help());
     return 0;
   }
@@ -131,13 +134,18 @@ void add_train(CLI::App& program, Action& chosen) {
   auto* command = program.add_subcommand("train", "Train a model on one or more ranks");
   command->footer("Example: trireme train examples/gpt.yaml train.steps=200 --ranks 2");
   command->add_option("config", options->words, "Configuration files (later ones win) and key=value overrides");
-  command->add_option("--ranks", options->ranks, "Ranks to start on this host (default 1; not under mpirun, srun or torchrun)")->check(at_least(1));
-  command->add_flag("--resume", options->resume, "Continue the newest run of this configuration from its newest checkpoint");
+  command
+      ->add_option("--ranks", options->ranks,
+                   "Ranks to start on this host (default 1; not under mpirun, srun or torchrun)")
+      ->check(at_least(1));
+  command->add_flag("--resume", options->resume,
+                    "Continue the newest run of this configuration from its newest checkpoint");
   command->add_option("--from", options->from, "Continue this run (its folder) or this checkpoint");
   command->add_flag("--threads", options->threads, "Make the ranks threads of one process");
   command->add_flag("--dry-run", options->dry_run, "Check everything and say what the run would be, without training");
   command->add_flag("--json", options->json, "Print the result as one JSON object, and no progress");
-  command->add_flag("--help-config", options->help_config, "List every setting with its meaning, unit, default and bounds");
+  command->add_flag("--help-config", options->help_config,
+                    "List every setting with its meaning, unit, default and bounds");
   command->add_flag("--help-config-markdown", options->markdown, "The same as a page of documentation");
   command->callback([options, &chosen] { chosen = [options] { return run_train(*options); }; });
 }

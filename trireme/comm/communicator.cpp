@@ -43,7 +43,8 @@ Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root,
   return submit(call, tensor, {}, name, std::move(done));
 }
 
-Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name, Done done) {
+Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name,
+                                              Done done) {
   if (output.numel() != tensor.numel() * size() || output.scalar_type() != tensor.scalar_type()) {
     fail("all_gather \"{}\" of {} elements from {} ranks needs an output of {}, not {}", name, tensor.numel(), size(),
          tensor.numel() * size(), output.numel());
@@ -56,8 +57,8 @@ Communicator::Ticket Communicator::barrier(const char* name, Done done) {
   return submit({.collective = Collective::barrier}, {}, {}, name, std::move(done));
 }
 
-Communicator::Ticket Communicator::submit(Call call, const at::Tensor& tensor, const at::Tensor& output, const char* name,
-                                          Done done) {
+Communicator::Ticket Communicator::submit(Call call, const at::Tensor& tensor, const at::Tensor& output,
+                                          const char* name, Done done) {
   if (tensor.defined() && !tensor.is_contiguous()) fail("\"{}\": only contiguous tensors can be communicated", name);
   std::strncpy(call.name, name, sizeof call.name - 1);
   std::unique_lock lock(mutex_);

@@ -82,10 +82,19 @@ pid_t start(std::vector<std::string> words, const std::vector<std::pair<std::str
 }
 
 std::vector<std::string> mpirun_command(const LaunchOptions& options, const std::string& program) {
-  // Its own messages are hidden (-q): ours say more. When a rank dies, or this launcher, mpirun waits for as many seconds
-  // as are given here, sends the others SIGTERM, and waits for as many again before SIGKILL; it hears nothing meanwhile.
-  std::vector<std::string> words{"mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "odls_base_sigkill_timeout", "3",
-                                 "-np", std::to_string(options.ranks)};
+  // Its own messages are hidden (-q): ours say more. When a rank dies, or this launcher, mpirun waits for as many
+  // seconds as are given here, sends the others SIGTERM, and waits for as many again before SIGKILL; it hears nothing
+  // meanwhile.
+  std::vector<std::string> words{"mpirun",
+                                 "-q",
+                                 "--oversubscribe",
+                                 "--bind-to",
+                                 "none",
+                                 "--mca",
+                                 "odls_base_sigkill_timeout",
+                                 "3",
+                                 "-np",
+                                 std::to_string(options.ranks)};
   for (const char* name : {"TRIREME_BOARD", "TRIREME_TERMINAL", "OMP_NUM_THREADS"}) {
     words.push_back("-x");
     words.push_back(name);
@@ -99,8 +108,10 @@ void start_ranks(Job& job, const LaunchOptions& options) {
   std::vector<std::pair<std::string, std::string>> extra{{"TRIREME_BOARD", job.board->path().string()},
                                                          {"OMP_NUM_THREADS", std::to_string(options.threads_per_rank)}};
   if (options.mpirun) {
-    if (isatty(STDERR_FILENO)) extra.push_back({"TRIREME_TERMINAL", "1"});
-    else extra.push_back({"TRIREME_TERMINAL", ""});
+    if (isatty(STDERR_FILENO))
+      extra.push_back({"TRIREME_TERMINAL", "1"});
+    else
+      extra.push_back({"TRIREME_TERMINAL", ""});
     if (geteuid() == 0) {
       extra.push_back({"OMPI_ALLOW_RUN_AS_ROOT", "1"});
       extra.push_back({"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"});
@@ -129,7 +140,8 @@ void ask_to_stop(Job& job, int signal) {
   }
   job.stop_signal = signal;
   job.board->request_stop(signal);
-  log::info("{}: ending this step and saving a checkpoint (again: leave at once)", signal == SIGINT ? "ctrl-C" : "asked to stop");
+  log::info("{}: ending this step and saving a checkpoint (again: leave at once)",
+            signal == SIGINT ? "ctrl-C" : "asked to stop");
 }
 
 // A process of the job ended. Unless it ended well, or some rank has already said why the job ends, say so here.
@@ -151,9 +163,11 @@ void ended(Job& job, pid_t pid, int status) {
   }
   if (rank >= 0) {
     const auto& slot = job.board->slot(rank);
-    const auto how = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
-                                         : fmt::format("ended with status {}", code);
-    const auto message = fmt::format("rank {} (process {}) {}; its last operation: {}", rank, pid, how, slot.last_operation());
+    const auto how = WIFSIGNALED(status)
+                         ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                         : fmt::format("ended with status {}", code);
+    const auto message =
+        fmt::format("rank {} (process {}) {}; its last operation: {}", rank, pid, how, slot.last_operation());
     if (job.board->claim_fault(rank, WIFSIGNALED(status) ? 1 : code, message)) {
       log::error("{}. The job ends; continue it with --resume", message);
     }

@@ -9,9 +9,9 @@ namespace trireme {
 
 struct LaunchOptions {
   int ranks = 1;
-  bool mpirun = false;                  // through mpirun, so that the ranks can speak MPI
+  bool mpirun = false;  // through mpirun, so that the ranks can speak MPI
   int threads_per_rank = 1;
-  std::vector<std::string> arguments;   // of this same program
+  std::vector<std::string> arguments;  // of this same program
 };
 
 // Runs the job to its end; the exit status for the shell.

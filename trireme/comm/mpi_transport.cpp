@@ -54,7 +54,8 @@ std::shared_ptr<MpiSession> MpiSession::start() {
   MPI_Comm_rank(MPI_COMM_WORLD, &session->rank);
   MPI_Comm_size(MPI_COMM_WORLD, &session->size);
   MPI_Comm host;
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, session->rank, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, session->rank, MPI_INFO_NULL, &host),
+        "MPI_Comm_split_type");
   MPI_Comm_rank(host, &session->local_rank);
   MPI_Comm_size(host, &session->local_size);
   MPI_Comm_free(&host);
@@ -110,7 +111,8 @@ class MpiTransport final : public Transport {
   void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
     // Fingerprints have a fixed size, so this first exchange cannot go wrong whatever the ranks asked for.
     MPI_Request request;
-    check(MPI_Iallgather(&call, sizeof call, MPI_BYTE, calls_.data(), sizeof call, MPI_BYTE, world_, &request), "fingerprints");
+    check(MPI_Iallgather(&call, sizeof call, MPI_BYTE, calls_.data(), sizeof call, MPI_BYTE, world_, &request),
+          "fingerprints");
     wait_for(request, "fingerprints");
     check_agreement(calls_);
     if (call.collective == Collective::barrier) return;
@@ -124,15 +126,18 @@ class MpiTransport final : public Transport {
       void* place = data + first * element;
       switch (call.collective) {
         case Collective::all_reduce:
-          check(MPI_Iallreduce(MPI_IN_PLACE, place, count, type_of(call.dtype), op_of(call), world_, &request), "MPI_Iallreduce");
+          check(MPI_Iallreduce(MPI_IN_PLACE, place, count, type_of(call.dtype), op_of(call), world_, &request),
+                "MPI_Iallreduce");
           break;
         case Collective::broadcast:
-          check(MPI_Ibcast(place, static_cast<int>(count * element), MPI_BYTE, call.root, world_, &request), "MPI_Ibcast");
+          check(MPI_Ibcast(place, static_cast<int>(count * element), MPI_BYTE, call.root, world_, &request),
+                "MPI_Ibcast");
           break;
         case Collective::all_gather: {
           if (call.count > piece) fail("all_gather of {} elements is too large", call.count);
           const int bytes = static_cast<int>(count * element);
-          check(MPI_Iallgather(place, bytes, MPI_BYTE, output.data_ptr(), bytes, MPI_BYTE, world_, &request), "MPI_Iallgather");
+          check(MPI_Iallgather(place, bytes, MPI_BYTE, output.data_ptr(), bytes, MPI_BYTE, world_, &request),
+                "MPI_Iallgather");
           break;
         }
         case Collective::barrier: break;
@@ -159,7 +164,8 @@ class MpiTransport final : public Transport {
       case at::kInt: return MPI_INT32_T;
       case at::kBFloat16:
       case at::kHalf: return narrow_;
-      default: fail("tensors of type {} cannot be reduced", c10::toString(dtype));  // narrow integers saturate in MPI_SUM
+      default:
+        fail("tensors of type {} cannot be reduced", c10::toString(dtype));  // narrow integers saturate in MPI_SUM
     }
   }
 

@@ -7,7 +7,9 @@ namespace trireme {
 bool mpi_built() { return false; }
 
 std::shared_ptr<MpiSession> MpiSession::start() {
-  refuse("this build has no MPI: install libopenmpi-dev and openmpi-bin and build again, or start the ranks without mpirun");
+  refuse(
+      "this build has no MPI: install libopenmpi-dev and openmpi-bin and build again, or start the ranks without "
+      "mpirun");
 }
 MpiSession::~MpiSession() = default;
 std::string MpiSession::share_on_host(const std::string& text) { return text; }

@@ -51,7 +51,8 @@ void reduce_typed(ReduceOp op, std::span<const void* const> sources, std::span<v
 
 }  // namespace
 
-void reduce(at::ScalarType dtype, ReduceOp op, std::span<const void* const> sources, std::span<void* const> targets, int64_t count) {
+void reduce(at::ScalarType dtype, ReduceOp op, std::span<const void* const> sources, std::span<void* const> targets,
+            int64_t count) {
   switch (dtype) {
     case at::kDouble: return reduce_typed<double>(op, sources, targets, count);
     case at::kFloat: return reduce_typed<float>(op, sources, targets, count);

@@ -13,6 +13,7 @@ namespace trireme {
 
 // targets[k][i] = sources[0][i] op sources[1][i] op … for i < count. Targets may be the sources themselves.
 // bf16 and fp16 are accumulated in fp32.
-void reduce(at::ScalarType dtype, ReduceOp op, std::span<const void* const> sources, std::span<void* const> targets, int64_t count);
+void reduce(at::ScalarType dtype, ReduceOp op, std::span<const void* const> sources, std::span<void* const> targets,
+            int64_t count);
 
 }  // namespace trireme

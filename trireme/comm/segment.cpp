@@ -45,7 +45,7 @@ Segment Segment::open(const std::string& name, size_t bytes, double timeout_s) {
   const int64_t deadline = monotonic_ns() + static_cast<int64_t>(timeout_s * 1e9);
   while (true) {
     const int descriptor = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
-    struct stat status {};
+    struct stat status{};
     if (descriptor >= 0 && fstat(descriptor, &status) == 0 && static_cast<size_t>(status.st_size) == bytes) {
       Segment segment;
       segment.map(descriptor, bytes, name);
@@ -53,7 +53,8 @@ Segment Segment::open(const std::string& name, size_t bytes, double timeout_s) {
       return segment;
     }
     if (descriptor >= 0) ::close(descriptor);
-    if (monotonic_ns() > deadline) fail("{} did not appear within {}: is another rank missing?", name, human_seconds(timeout_s));
+    if (monotonic_ns() > deadline)
+      fail("{} did not appear within {}: is another rank missing?", name, human_seconds(timeout_s));
     usleep(1000);
   }
 }

@@ -54,7 +54,9 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) 
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 
-void futex_wake_all(std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 }  // namespace
 
@@ -99,8 +101,8 @@ std::shared_ptr<SharedGroup> meet_processes(const std::string& meeting, int rank
   const auto name = meeting + ".comm";
   const size_t bytes = SharedGroup::bytes_for(size);
   // Fresh files read as zeros, and zeros are a valid start for every field that a peer may read before it is written.
-  auto group = std::make_shared<SharedGroup>(rank == 0 ? Segment::create(name, bytes) : Segment::open(name, bytes, timeout_s),
-                                             size, meeting);
+  auto group = std::make_shared<SharedGroup>(
+      rank == 0 ? Segment::create(name, bytes) : Segment::open(name, bytes, timeout_s), size, meeting);
   auto& present = group->header().present;
   present.fetch_add(1);
   futex_wake_all(present);
@@ -164,7 +166,8 @@ class SharedTransport final : public Transport {
       case Collective::all_reduce: return all_reduce(call, tensor.data_ptr(), tensor.element_size());
       case Collective::broadcast: return broadcast(call.root, static_cast<std::byte*>(tensor.data_ptr()), bytes);
       case Collective::all_gather:
-        return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()), bytes);
+        return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()),
+                          bytes);
       case Collective::barrier: return;
     }
   }
@@ -267,18 +270,20 @@ class SharedTransport final : public Transport {
     meet_and_check();
     for (int i = 0; i < size_; ++i) addresses_[i] = exhibit(i).staging;
     void* target = data;
-    reduce(call.dtype, call.op, std::span<const void* const>(addresses_.data(), size_), std::span<void* const>(&target, 1), call.count);
+    reduce(call.dtype, call.op, std::span<const void* const>(addresses_.data(), size_),
+           std::span<void* const>(&target, 1), call.count);
   }
 
   // This rank's share of [0, count), in whole cache lines, from all buffers into all buffers.
   void reduce_slice(const Call& call, size_t element, int64_t count, const std::vector<void*>& buffers) {
     const int64_t line = 64 / static_cast<int64_t>(element);
     const int64_t lines = (count + line - 1) / line;
-    const int64_t first = std::min(count, lines * rank_ / size_ * line), last = std::min(count, lines * (rank_ + 1) / size_ * line);
+    const int64_t first = std::min(count, lines * rank_ / size_ * line),
+                  last = std::min(count, lines * (rank_ + 1) / size_ * line);
     slice_.assign(buffers.begin(), buffers.end());
     for (auto& address : slice_) address = static_cast<std::byte*>(address) + first * element;
-    reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), size_), std::span<void* const>(slice_.data(), size_),
-           last - first);
+    reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), size_),
+           std::span<void* const>(slice_.data(), size_), last - first);
   }
 
   void broadcast(int root, std::byte* data, int64_t bytes) {
@@ -341,8 +346,8 @@ at::Tensor SharedTransport::allocate(int64_t bytes) {
   meet();
   if (problem.empty()) Segment::unlink(name_for(rank_));
   if (short_of_memory >= 0) {
-    fail("rank {} could not get {} bytes of shared memory{}; free some of it, or use comm.transport=mpi", short_of_memory, bytes,
-         problem.empty() ? "" : " (" + problem + ")");
+    fail("rank {} could not get {} bytes of shared memory{}; free some of it, or use comm.transport=mpi",
+         short_of_memory, bytes, problem.empty() ? "" : " (" + problem + ")");
   }
   allocations_.push_back(allocation);
   // The tensor keeps the mapping alive, even beyond this transport.

@@ -73,8 +73,8 @@ Surroundings look_around() {
   const bool mpirun = !environment("OMPI_COMM_WORLD_SIZE").empty();
   const bool torchrun = !environment("TORCHELASTIC_RUN_ID").empty() && !environment("WORLD_SIZE").empty();
   if (mpirun && torchrun && number("OMPI_COMM_WORLD_SIZE", 1) != number("WORLD_SIZE", 1)) {
-    refuse("mpirun says that there are {} ranks and torchrun says {}: start with one of them", environment("OMPI_COMM_WORLD_SIZE"),
-           environment("WORLD_SIZE"));
+    refuse("mpirun says that there are {} ranks and torchrun says {}: start with one of them",
+           environment("OMPI_COMM_WORLD_SIZE"), environment("WORLD_SIZE"));
   }
   if (mpirun) {
     found.launcher = Launcher::mpirun;
@@ -118,7 +118,8 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
            one_host ? "comm.transport=mpi" : "a job on several hosts");
   }
 
-  if (around.launcher == Launcher::srun && wants_mpi && environment("PMIX_NAMESPACE").empty() && environment("PMI_RANK").empty()) {
+  if (around.launcher == Launcher::srun && wants_mpi && environment("PMIX_NAMESPACE").empty() &&
+      environment("PMI_RANK").empty()) {
     refuse("srun started these ranks without MPI: start them with srun --mpi=pmix (or pmi2), or with mpirun");
   }
 
@@ -137,7 +138,8 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
     world->local_rank_ = session->local_rank;
     world->local_size_ = session->local_size;
     if (meeting.empty()) {
-      meeting = session->share_on_host(session->local_rank == 0 ? board_path(fmt::format("pid{}", getpid())).string() : "");
+      meeting =
+          session->share_on_host(session->local_rank == 0 ? board_path(fmt::format("pid{}", getpid())).string() : "");
     }
   } else if (meeting.empty()) {
     meeting = board_path(around.job).string();
@@ -168,7 +170,8 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   const bool all_here = world->local_size_ == around.size;
   if (transport == TransportKind::shared && !all_here) refuse("comm.transport=shared needs all ranks on one host");
   const bool shared = transport == TransportKind::shared || (transport == TransportKind::automatic && all_here);
-  auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank) : make_mpi_transport(session);
+  auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank)
+                        : make_mpi_transport(session);
   world->communicator_ = std::make_unique<Communicator>(std::move(carrier), *world->recorder_);
   // Once everybody holds the board its name is of no use: without it, nothing stays behind however the job ends.
   world->communicator_->wait(world->communicator_->barrier("meet"));

@@ -18,8 +18,7 @@ namespace trireme {
 inline int64_t count_samples(const std::string& source, int64_t tokens, int64_t context) {
   if (context < 1) refuse("the context must be at least 1 token, not {}", context);
   if (tokens <= context) {
-    refuse("{}: {} tokens are too few for one sample: a context of {} needs {}", source, tokens, context,
-           context + 1);
+    refuse("{}: {} tokens are too few for one sample: a context of {} needs {}", source, tokens, context, context + 1);
   }
   return (tokens - 1) / context;
 }

@@ -14,7 +14,8 @@ namespace trireme {
 at::Device choose_device(bool cuda, int local_rank) {
   if (!cuda) return at::kCPU;
   const int count = c10::cuda::device_count();
-  if (count == 0) refuse("train.device = cuda, but this machine shows no CUDA device: check nvidia-smi, or use train.device=cpu");
+  if (count == 0)
+    refuse("train.device = cuda, but this machine shows no CUDA device: check nvidia-smi, or use train.device=cpu");
   // More ranks than cards share them in turn.
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % count));
   c10::cuda::set_device(device.index());
@@ -58,7 +59,8 @@ StagedTensor::StagedTensor(const at::Tensor& tensor, DeviceEvent& ready) : tenso
   if (!tensor.defined() || !tensor.is_cuda()) return;
   // On a stream of its own, after the work that made the tensor but beside what was given to the card since.
   ready.wait();
-  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, tensor.device().index()));
+  const c10::cuda::CUDAStreamGuard guard(
+      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, tensor.device().index()));
   host_ = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true));
   host_.copy_(tensor, /*non_blocking=*/true);
   c10::cuda::getCurrentCUDAStream(tensor.device().index()).synchronize();
@@ -66,7 +68,8 @@ StagedTensor::StagedTensor(const at::Tensor& tensor, DeviceEvent& ready) : tenso
 
 void StagedTensor::write_back() {
   if (!tensor_.defined() || !tensor_.is_cuda()) return;
-  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, tensor_.device().index()));
+  const c10::cuda::CUDAStreamGuard guard(
+      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, tensor_.device().index()));
   tensor_.copy_(host_, /*non_blocking=*/true);
   c10::cuda::getCurrentCUDAStream(tensor_.device().index()).synchronize();
 }

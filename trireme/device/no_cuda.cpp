@@ -5,7 +5,10 @@
 namespace trireme {
 
 at::Device choose_device(bool cuda, int) {
-  if (cuda) refuse("train.device = cuda, but this build has no CUDA: build on a machine whose LibTorch has it, or use train.device=cpu");
+  if (cuda)
+    refuse(
+        "train.device = cuda, but this build has no CUDA: build on a machine whose LibTorch has it, or use "
+        "train.device=cpu");
   return at::kCPU;
 }
 

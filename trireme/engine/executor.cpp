@@ -13,7 +13,8 @@ TaskId Graph::add(TaskKind kind, int32_t index, Lane lane, std::function<void()>
 }
 
 void Graph::add_dependency(TaskId task, TaskId after) {
-  if (after >= tasks_.size() || task >= tasks_.size() || after == task) fail("task {} cannot wait for task {}", task, after);
+  if (after >= tasks_.size() || task >= tasks_.size() || after == task)
+    fail("task {} cannot wait for task {}", task, after);
   tasks_[after].successors.push_back(task);
   ++tasks_[task].waits;
 }

@@ -98,11 +98,11 @@ class Executor {
   size_t waits_capacity_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<ReadyTask> ready_;    // guarded by mutex_
-  std::vector<TaskId> ready_ids_;   // beside ready_
-  size_t remaining_ = 0;            // guarded by mutex_
-  size_t wires_in_flight_ = 0;      // guarded by mutex_
-  std::exception_ptr error_;        // guarded by mutex_
+  std::vector<ReadyTask> ready_;   // guarded by mutex_
+  std::vector<TaskId> ready_ids_;  // beside ready_
+  size_t remaining_ = 0;           // guarded by mutex_
+  size_t wires_in_flight_ = 0;     // guarded by mutex_
+  std::exception_ptr error_;       // guarded by mutex_
   double idle_s_ = 0;
 };
 

@@ -11,16 +11,19 @@ namespace trireme {
 namespace {
 
 template <class T>
-void drop_cpu(const T* x, T* y, const uint64_t* keys, int64_t samples, int64_t elements, uint32_t threshold, double scale) {
-  at::parallel_for(0, samples, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, elements)), [&](int64_t begin, int64_t end) {
-    for (int64_t sample = begin; sample < end; ++sample) {
-      const Key key{keys[sample]};
-      const T* from = x + sample * elements;
-      T* to = y + sample * elements;
-      const T keep = static_cast<T>(scale), none = static_cast<T>(0);
-      for (int64_t i = 0; i < elements; ++i) to[i] = from[i] * (bits32(key, static_cast<uint32_t>(i)) >= threshold ? keep : none);
-    }
-  });
+void drop_cpu(const T* x, T* y, const uint64_t* keys, int64_t samples, int64_t elements, uint32_t threshold,
+              double scale) {
+  at::parallel_for(0, samples, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, elements)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t sample = begin; sample < end; ++sample) {
+                       const Key key{keys[sample]};
+                       const T* from = x + sample * elements;
+                       T* to = y + sample * elements;
+                       const T keep = static_cast<T>(scale), none = static_cast<T>(0);
+                       for (int64_t i = 0; i < elements; ++i)
+                         to[i] = from[i] * (bits32(key, static_cast<uint32_t>(i)) >= threshold ? keep : none);
+                     }
+                   });
 }
 
 }  // namespace
@@ -33,7 +36,8 @@ at::Tensor drop(const at::Tensor& x_any, double probability, Key key, const at::
   auto y = at::empty_like(x);
   auto keys = at::empty({count}, at::kLong);
   for (int64_t i = 0; i < count; ++i) {
-    keys.data_ptr<int64_t>()[i] = static_cast<int64_t>(key.with(static_cast<uint64_t>(samples.data_ptr<int64_t>()[i])).value);
+    keys.data_ptr<int64_t>()[i] =
+        static_cast<int64_t>(key.with(static_cast<uint64_t>(samples.data_ptr<int64_t>()[i])).value);
   }
   const auto threshold = static_cast<uint32_t>(probability * 0x1p32);
   const double scale = 1 / (1 - probability);
@@ -42,8 +46,8 @@ at::Tensor drop(const at::Tensor& x_any, double probability, Key key, const at::
     return y;
   }
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "drop", [&] {
-    drop_cpu(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), reinterpret_cast<const uint64_t*>(keys.data_ptr<int64_t>()), count, elements,
-             threshold, scale);
+    drop_cpu(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(),
+             reinterpret_cast<const uint64_t*>(keys.data_ptr<int64_t>()), count, elements, threshold, scale);
   });
   return y;
 }

@@ -16,21 +16,25 @@ using torch::autograd::variable_list;
 
 // A parameter handed through autograd's context.
 struct Holder : torch::CustomClassHolder {
-  explicit Holder(ParameterPtr first, ParameterPtr second = nullptr) : first(std::move(first)), second(std::move(second)) {}
+  explicit Holder(ParameterPtr first, ParameterPtr second = nullptr)
+      : first(std::move(first)), second(std::move(second)) {}
   ParameterPtr first, second;
 };
 
 void keep(AutogradContext* context, ParameterPtr first, ParameterPtr second = nullptr) {
-  context->saved_data["parameters"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(std::move(first), std::move(second)));
+  context->saved_data["parameters"] =
+      c10::IValue::make_capsule(c10::make_intrusive<Holder>(std::move(first), std::move(second)));
 }
 
-Holder& kept(AutogradContext* context) { return *static_cast<Holder*>(context->saved_data["parameters"].toCapsule().get()); }
+Holder& kept(AutogradContext* context) {
+  return *static_cast<Holder*>(context->saved_data["parameters"].toCapsule().get());
+}
 
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 struct LinearFunction : Function<LinearFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, const ParameterPtr& weight_parameter,
-                            const ParameterPtr& bias_parameter, bool out_in) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const ParameterPtr& weight_parameter, const ParameterPtr& bias_parameter, bool out_in) {
     const auto rows = rows_of(x);
     const auto matrix = out_in ? weight.t() : weight;
     auto y = product(rows, matrix, bias_parameter ? bias_parameter->value : at::Tensor());
@@ -65,7 +69,8 @@ struct LinearFunction : Function<LinearFunction> {
 };
 
 struct EmbeddingFunction : Function<EmbeddingFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& table, const at::Tensor& ids, const ParameterPtr& parameter) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& table, const at::Tensor& ids,
+                            const ParameterPtr& parameter) {
     context->save_for_backward({ids});
     keep(context, parameter);
     return at::embedding(table, ids);
@@ -79,8 +84,8 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
 };
 
 struct LayerNormFunction : Function<LayerNormFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& gain, const ParameterPtr& gain_parameter,
-                            const ParameterPtr& bias_parameter, double epsilon) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& gain,
+                            const ParameterPtr& gain_parameter, const ParameterPtr& bias_parameter, double epsilon) {
     auto [y, mean, inverse_deviation] = at::native_layer_norm(x, {x.size(-1)}, gain, bias_parameter->value, epsilon);
     context->save_for_backward({x, gain, mean, inverse_deviation});
     keep(context, gain_parameter, bias_parameter);
@@ -91,8 +96,9 @@ struct LayerNormFunction : Function<LayerNormFunction> {
     const auto saved = context->get_saved_variables();
     const auto& x = saved[0];
     auto& parameters = kept(context);
-    auto [dx, dgain, dbias] = at::native_layer_norm_backward(gradients[0].contiguous(), x, {x.size(-1)}, saved[2], saved[3], saved[1],
-                                                             parameters.second->value, {true, true, true});
+    auto [dx, dgain, dbias] =
+        at::native_layer_norm_backward(gradients[0].contiguous(), x, {x.size(-1)}, saved[2], saved[3], saved[1],
+                                       parameters.second->value, {true, true, true});
     parameters.first->gradient.add(dgain);
     parameters.second->gradient.add(dbias);
     return {dx, {}, {}, {}, {}};
@@ -100,7 +106,8 @@ struct LayerNormFunction : Function<LayerNormFunction> {
 };
 
 struct DropoutFunction : Function<DropoutFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double probability, int64_t key, const at::Tensor& samples) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double probability, int64_t key,
+                            const at::Tensor& samples) {
     context->saved_data["probability"] = probability;
     context->saved_data["key"] = key;
     context->save_for_backward({samples});
@@ -109,7 +116,10 @@ struct DropoutFunction : Function<DropoutFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const Key key{static_cast<uint64_t>(context->saved_data["key"].toInt())};
-    return {drop(gradients[0], context->saved_data["probability"].toDouble(), key, context->get_saved_variables()[0]), {}, {}, {}};
+    return {drop(gradients[0], context->saved_data["probability"].toDouble(), key, context->get_saved_variables()[0]),
+            {},
+            {},
+            {}};
   }
 };
 
@@ -119,7 +129,9 @@ at::Tensor linear(const at::Tensor& x, const ParameterPtr& weight, const Paramet
   return LinearFunction::apply(x, weight->value, weight, bias, layout == WeightLayout::out_in);
 }
 
-at::Tensor embedding(const at::Tensor& ids, const ParameterPtr& table) { return EmbeddingFunction::apply(table->value, ids, table); }
+at::Tensor embedding(const at::Tensor& ids, const ParameterPtr& table) {
+  return EmbeddingFunction::apply(table->value, ids, table);
+}
 
 at::Tensor layer_norm(const at::Tensor& x, const ParameterPtr& gain, const ParameterPtr& bias, double epsilon) {
   return LayerNormFunction::apply(x, gain->value, gain, bias, epsilon);

@@ -16,7 +16,8 @@ namespace {
 
 class Embedding final : public Layer {
  public:
-  Embedding(const ModelConfig& config, int64_t vocab) : Layer("embedding"), width_(config.width), context_(config.context), dropout_(config.dropout) {
+  Embedding(const ModelConfig& config, int64_t vocab)
+      : Layer("embedding"), width_(config.width), context_(config.context), dropout_(config.dropout) {
     tokens_ = add("wte.weight", {vocab, config.width}, Initial::normal(0.02));
     positions_ = add("wpe.weight", {config.context, config.width}, Initial::normal(0.02));
   }
@@ -25,7 +26,8 @@ class Embedding final : public Layer {
 
   at::Tensor forward(const at::Tensor& ids_BT, const Pass& pass) override {
     const int64_t first = pass.cache ? pass.cache->length : 0, count = ids_BT.size(1);
-    if (first + count > context_) fail("a sequence of {} tokens does not fit model.context = {}", first + count, context_);
+    if (first + count > context_)
+      fail("a sequence of {} tokens does not fit model.context = {}", first + count, context_);
     const auto places_1T = at::arange(first, first + count, ids_BT.options()).unsqueeze(0);
     auto x_BTC = embedding(ids_BT, tokens_) + embedding(places_1T, positions_);
     return pass.training ? dropout(x_BTC, dropout_, pass.dropout.with(name_), pass.samples) : x_BTC;
@@ -91,9 +93,11 @@ class Block final : public Layer {
     LayerSpec spec;
     spec.name = name_;
     // Four products with the weights, two in attention (counted whole, as is usual, though half of it is masked).
-    spec.forward_flops = product_flops(T, C, 3 * C) + product_flops(T, C, C) + 2 * product_flops(T, C, 4 * C) + 2 * product_flops(T, C, T);
+    spec.forward_flops = product_flops(T, C, 3 * C) + product_flops(T, C, C) + 2 * product_flops(T, C, 4 * C) +
+                         2 * product_flops(T, C, T);
     spec.backward_flops = 2 * spec.forward_flops;
-    spec.depth = 2 * product_depth(C) + product_depth(4 * C) + product_depth(C / H) + product_depth(T) + 4 * std::log2(C);
+    spec.depth =
+        2 * product_depth(C) + product_depth(4 * C) + product_depth(C / H) + product_depth(T) + 4 * std::log2(C);
     for (const auto& parameter : parameters_) spec.parameters += parameter->value.numel();
     // Kept: inputs of two norms, of four products, q k v (in the first product's output), gelu's input.
     spec.activations = context_ * width_ * (2 + 1 + 3 + 1 + 1 + 4 + 4);
@@ -120,19 +124,23 @@ class Block final : public Layer {
     } else {
       // torch's causal mask starts at the first key; behind cached tokens it must start at the last ones.
       const int64_t S = k_BHTD.size(2);
-      const auto seen_TS = T > 1 && S > T ? std::optional(at::ones({T, S}, q_BHTD.options().dtype(at::kBool)).tril(S - T)) : std::nullopt;
+      const auto seen_TS = T > 1 && S > T
+                               ? std::optional(at::ones({T, S}, q_BHTD.options().dtype(at::kBool)).tril(S - T))
+                               : std::nullopt;
       y_BHTD = at::scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, seen_TS, 0.0, /*is_causal=*/T > 1 && S == T);
     }
     return y_BHTD.transpose(1, 2).reshape({B, T, width_});
   }
 
   // Written out, because torch's fused attention draws its own masks.
-  at::Tensor attention_with_dropout(const at::Tensor& q_BHTD, const at::Tensor& k_BHTD, const at::Tensor& v_BHTD, const Pass& pass) {
+  at::Tensor attention_with_dropout(const at::Tensor& q_BHTD, const at::Tensor& k_BHTD, const at::Tensor& v_BHTD,
+                                    const Pass& pass) {
     const int64_t T = q_BHTD.size(2);
     if (!future_TT_.defined() || future_TT_.size(0) != T || future_TT_.device() != q_BHTD.device()) {
       future_TT_ = at::ones({T, T}, q_BHTD.options().dtype(at::kBool)).triu(1);
     }
-    auto weights_BHTT = at::matmul(q_BHTD, k_BHTD.transpose(2, 3)) * (1 / std::sqrt(static_cast<double>(q_BHTD.size(3))));
+    auto weights_BHTT =
+        at::matmul(q_BHTD, k_BHTD.transpose(2, 3)) * (1 / std::sqrt(static_cast<double>(q_BHTD.size(3))));
     weights_BHTT = at::softmax(weights_BHTT.masked_fill(future_TT_, -std::numeric_limits<double>::infinity()), -1);
     return at::matmul(maybe_drop(weights_BHTT, "attn", pass), v_BHTD);
   }
@@ -157,7 +165,8 @@ class Block final : public Layer {
 
 class Head final : public Layer {
  public:
-  Head(const ModelConfig& config, const ParameterPtr& tokens) : Layer("head"), width_(config.width), context_(config.context) {
+  Head(const ModelConfig& config, const ParameterPtr& tokens)
+      : Layer("head"), width_(config.width), context_(config.context) {
     gain_ = add("ln_f.weight", {config.width}, Initial::ones());
     bias_ = add("ln_f.bias", {config.width}, Initial::zeros());
     tokens_ = share(tokens);
@@ -171,7 +180,8 @@ class Head final : public Layer {
     const int64_t vocab = tokens_->value.size(0);
     LayerSpec spec;
     spec.name = name_;
-    spec.forward_flops = product_flops(static_cast<double>(context_), static_cast<double>(width_), static_cast<double>(vocab));
+    spec.forward_flops =
+        product_flops(static_cast<double>(context_), static_cast<double>(width_), static_cast<double>(vocab));
     spec.backward_flops = 2 * spec.forward_flops;
     spec.depth = product_depth(static_cast<double>(width_)) + std::log2(static_cast<double>(width_));
     spec.parameters = gain_->value.numel() + bias_->value.numel();

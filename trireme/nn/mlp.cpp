@@ -50,8 +50,8 @@ class Dense final : public Layer {
 std::unique_ptr<Model> build_mlp(const ModelConfig& config) {
   auto model = std::make_unique<Model>();
   for (int64_t i = 0; i < config.layers; ++i) {
-    model->layers.push_back(
-        std::make_unique<Dense>(fmt::format("layers.{}", i), i == 0 ? config.inputs : config.width, config.width, true, config.dropout));
+    model->layers.push_back(std::make_unique<Dense>(fmt::format("layers.{}", i), i == 0 ? config.inputs : config.width,
+                                                    config.width, true, config.dropout));
   }
   model->layers.push_back(std::make_unique<Dense>("head", config.width, config.classes, false, 0));
   return model;

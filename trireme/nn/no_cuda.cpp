@@ -4,6 +4,8 @@
 
 namespace trireme {
 
-void drop_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, uint32_t, double) { fail("this build has no CUDA"); }
+void drop_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, uint32_t, double) {
+  fail("this build has no CUDA");
+}
 
 }  // namespace trireme

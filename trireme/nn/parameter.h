@@ -18,10 +18,10 @@ struct GradientSlot {
   bool fresh = true;              // nothing written yet in this step: overwrite instead of adding
   std::function<void()> arrived;  // called after each write
 
-  void add(const at::Tensor& gradient);                             // view (+)= gradient
+  void add(const at::Tensor& gradient);                               // view (+)= gradient
   void add_product(const at::Tensor& left, const at::Tensor& right);  // view (+)= left · right
-  void add_column_sums(const at::Tensor& rows);                     // view (+)= sum over the first dim
-  void add_rows(const at::Tensor& places, const at::Tensor& rows);  // view[places[i]] (+)= rows[i]
+  void add_column_sums(const at::Tensor& rows);                       // view (+)= sum over the first dim
+  void add_rows(const at::Tensor& places, const at::Tensor& rows);    // view[places[i]] (+)= rows[i]
 
  private:
   void written();

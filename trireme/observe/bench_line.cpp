@@ -33,13 +33,14 @@ double BenchLine::spread() const {
 }
 
 nlohmann::ordered_json BenchLine::json() const {
-  return {{"bench", bench},   {"case", bench_case},     {"ours", median(ours)}, {"peer", median(peer)},  {"peer_name", peer_name},
-          {"ratio", ratio()}, {"spread", spread()},     {"unit", unit},         {"repeats", ours.size()}, {"settings", settings}};
+  return {{"bench", bench},         {"case", bench_case},  {"ours", median(ours)}, {"peer", median(peer)},
+          {"peer_name", peer_name}, {"ratio", ratio()},    {"spread", spread()},   {"unit", unit},
+          {"repeats", ours.size()}, {"settings", settings}};
 }
 
 std::string BenchLine::brief() const {
-  return fmt::format("{:<8} {:<24} ours {:.4g} {}  {} {:.4g} {}  ratio {:.3f} ± {:.3f}", bench, bench_case, median(ours), unit, peer_name,
-                     median(peer), unit, ratio(), spread());
+  return fmt::format("{:<8} {:<24} ours {:.4g} {}  {} {:.4g} {}  ratio {:.3f} ± {:.3f}", bench, bench_case,
+                     median(ours), unit, peer_name, median(peer), unit, ratio(), spread());
 }
 
 }  // namespace trireme

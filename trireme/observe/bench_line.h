@@ -9,8 +9,8 @@
 namespace trireme {
 
 struct BenchLine {
-  std::string bench;      // "train"
-  std::string bench_case; // "mlp 8x1024, 2 ranks"
+  std::string bench;       // "train"
+  std::string bench_case;  // "mlp 8x1024, 2 ranks"
   std::string unit = "s";
   bool smaller_is_better = true;
   std::vector<double> ours, peer;  // one value a repeat, ours[i] and peer[i] measured one after the other

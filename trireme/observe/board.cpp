@@ -95,7 +95,7 @@ std::shared_ptr<Board> Board::open(const std::filesystem::path& path) {
   board->path_ = path;
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) fail_errno(path.string());
-  struct stat status {};
+  struct stat status{};
   const bool large_enough = fstat(descriptor, &status) == 0 && static_cast<size_t>(status.st_size) >= sizeof(Header);
   if (large_enough) board->map(descriptor, static_cast<size_t>(status.st_size));
   ::close(descriptor);
@@ -146,7 +146,8 @@ void Board::request_stop(int signal) { header_->stop_signal.store(signal, std::m
 int Board::stop_requested() const { return header_->stop_signal.load(std::memory_order_acquire); }
 
 std::filesystem::path board_path(const std::string& job) {
-  const std::filesystem::path folder = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+  const std::filesystem::path folder =
+      ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
   return folder / fmt::format("trireme-{}-{}", getuid(), job);
 }
 

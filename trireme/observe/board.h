@@ -29,8 +29,8 @@ struct alignas(128) BoardSlot {
   std::atomic<int32_t> rank{-1};  // in the whole job; slots are numbered by host
   std::atomic<int32_t> pid{0};
   std::atomic<RankState> state{RankState::absent};
-  std::atomic<int64_t> beat_ns{0};     // monotonic clock at the last heartbeat
-  std::atomic<uint64_t> progress{0};   // operations begun since the start
+  std::atomic<int64_t> beat_ns{0};    // monotonic clock at the last heartbeat
+  std::atomic<uint64_t> progress{0};  // operations begun since the start
   std::atomic<int64_t> step{-1};
   OperationRecord compute;
   OperationRecord communication;

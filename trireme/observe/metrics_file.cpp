@@ -13,7 +13,8 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::string_view header = R"({"format":"trireme-metrics","version":1})" "\n";
+constexpr std::string_view header = R"({"format":"trireme-metrics","version":1})"
+                                    "\n";
 
 // How much of the file tells of steps up to `last_step`, in bytes. Steps only grow along a file.
 uintmax_t bytes_up_to(const std::filesystem::path& path, int64_t last_step) {

@@ -151,16 +151,16 @@ void Watchdog::watch_pace(int64_t now_ns) {
     slowest->warned = true;
     const int speaker = slowest->local_rank == 0 && board_->ranks() > 1 ? 1 : 0;
     if (local_rank_ == speaker) {
-      log::warn("rank {} (process {}) made no progress for {}; its last operation: {} (the job goes on{})", slot.rank.load(),
-                slot.pid.load(), human_seconds(still_s), slot.last_operation(),
+      log::warn("rank {} (process {}) made no progress for {}; its last operation: {} (the job goes on{})",
+                slot.rank.load(), slot.pid.load(), human_seconds(still_s), slot.last_operation(),
                 options_.stop_s > 0 ? ", and is stopped after " + human_seconds(options_.stop_s) : "");
     }
   }
 }
 
 void Watchdog::end_job(BoardSlot& culprit, const std::string& what) {
-  const auto message = fmt::format("rank {} (process {}) {}; its last operation: {}", culprit.rank.load(), culprit.pid.load(), what,
-                                   culprit.last_operation());
+  const auto message = fmt::format("rank {} (process {}) {}; its last operation: {}", culprit.rank.load(),
+                                   culprit.pid.load(), what, culprit.last_operation());
   if (board_->claim_fault(culprit.rank.load(), 1, message)) {
     log::error("{}. The job ends; continue it with --resume", message);
   }

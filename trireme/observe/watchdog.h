@@ -16,9 +16,9 @@ namespace trireme {
 
 struct WatchdogOptions {
   double heartbeat_s = 5;
-  double stop_s = 600;                  // 0 = never
-  std::function<void()> before_exit;    // finishes what must not be lost; at most a few seconds
-  double late_s = 10;                   // no rank is called late before, however short the steps are
+  double stop_s = 600;                // 0 = never
+  std::function<void()> before_exit;  // finishes what must not be lost; at most a few seconds
+  double late_s = 10;                 // no rank is called late before, however short the steps are
 };
 
 class Watchdog {

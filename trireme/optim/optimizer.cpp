@@ -45,8 +45,9 @@ class AdamW final : public Optimizer {
     const auto count = at::full({}, static_cast<double>(step), bucket.master.options().dtype(at::kFloat));
     for_each_run(bucket, config_.weight_decay, [&](int64_t first, int64_t size, double weight_decay) {
       const auto run = [&](const at::Tensor& buffer) { return buffer.narrow(0, first, size); };
-      at::_fused_adamw_({run(bucket.master)}, {run(bucket.gradients)}, {run(bucket.state.at("exp_avg"))}, {run(bucket.state.at("exp_avg_sq"))},
-                        {}, {count}, lr, config_.beta1, config_.beta2, weight_decay, config_.epsilon, false, false, divide_by, std::nullopt);
+      at::_fused_adamw_({run(bucket.master)}, {run(bucket.gradients)}, {run(bucket.state.at("exp_avg"))},
+                        {run(bucket.state.at("exp_avg_sq"))}, {}, {count}, lr, config_.beta1, config_.beta2,
+                        weight_decay, config_.epsilon, false, false, divide_by, std::nullopt);
     });
   }
 
@@ -68,8 +69,9 @@ class Sgd final : public Optimizer {
       const auto run = [&](const at::Tensor& buffer) { return buffer.narrow(0, first, size); };
       std::vector<at::Tensor> momenta;
       if (config_.momentum > 0) momenta.push_back(run(bucket.state.at("momentum_buffer")));
-      at::_fused_sgd_({run(bucket.master)}, {run(bucket.gradients)}, momenta, weight_decay, config_.momentum, lr, /*dampening=*/0,
-                      config_.nesterov, /*maximize=*/false, /*is_first_step=*/step == 1, divide_by, std::nullopt);
+      at::_fused_sgd_({run(bucket.master)}, {run(bucket.gradients)}, momenta, weight_decay, config_.momentum, lr,
+                      /*dampening=*/0, config_.nesterov, /*maximize=*/false, /*is_first_step=*/step == 1, divide_by,
+                      std::nullopt);
     });
   }
 

@@ -35,7 +35,8 @@ std::vector<Bucket> cut(const ParameterList& parameters, int64_t largest) {
   }
   for (auto& bucket : buckets) {
     // Decaying parameters first: the optimizer then works on two runs a bucket.
-    std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(), [](const auto& one) { return one.parameter->decays; });
+    std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
+                          [](const auto& one) { return one.parameter->decays; });
     int64_t offset = 0;
     for (auto& stored : bucket.parameters) {
       stored.offset = offset;
@@ -48,8 +49,8 @@ std::vector<Bucket> cut(const ParameterList& parameters, int64_t largest) {
 
 }  // namespace
 
-ParameterStore::ParameterStore(const ParameterList& parameters, Precision precision, at::Device device, double bucket_bytes,
-                               const Allocate& allocate) {
+ParameterStore::ParameterStore(const ParameterList& parameters, Precision precision, at::Device device,
+                               double bucket_bytes, const Allocate& allocate) {
   c10::NoGradGuard no_grad;
   const auto values = at::TensorOptions().device(device).dtype(value_type(precision));
   const auto masters = values.dtype(master_type(precision));
@@ -58,7 +59,8 @@ ParameterStore::ParameterStore(const ParameterList& parameters, Precision precis
   for (auto& bucket : buckets_) {
     bucket.master = at::zeros({bucket.elements}, masters);
     bucket.values = precision == Precision::bf16 ? at::zeros({bucket.elements}, values) : bucket.master;
-    bucket.gradients = device.is_cpu() ? allocate(bucket.elements * master_bytes).view(master_type(precision)) : at::zeros({bucket.elements}, masters);
+    bucket.gradients = device.is_cpu() ? allocate(bucket.elements * master_bytes).view(master_type(precision))
+                                       : at::zeros({bucket.elements}, masters);
     for (auto& stored : bucket.parameters) {
       piece(bucket.master, stored).copy_(stored.parameter->value);
       stored.parameter->value.set_data(piece(bucket.values, stored));

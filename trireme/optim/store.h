@@ -38,7 +38,8 @@ class ParameterStore {
   // Gives zeroed bytes for gradients; a communicator's allocate() makes them reachable for peers.
   using Allocate = std::function<at::Tensor(int64_t bytes)>;
 
-  ParameterStore(const ParameterList& parameters, Precision precision, at::Device device, double bucket_bytes, const Allocate& allocate);
+  ParameterStore(const ParameterList& parameters, Precision precision, at::Device device, double bucket_bytes,
+                 const Allocate& allocate);
 
   std::vector<Bucket>& buckets() { return buckets_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }

@@ -24,15 +24,13 @@ void describe_model(Settings& settings, ModelConfig& model) {
 
 void describe_data(Settings& settings, DataConfig& data) {
   settings.section("data", "What it is trained on.");
-  settings.add_choice(
-      "data.kind", data.kind,
-      {{"text", DataKind::text}, {"tokens", DataKind::tokens}, {"synthetic", DataKind::synthetic}},
-      "A text file, a file of token numbers, or samples made up from the seed.");
+  settings.add_choice("data.kind", data.kind,
+                      {{"text", DataKind::text}, {"tokens", DataKind::tokens}, {"synthetic", DataKind::synthetic}},
+                      "A text file, a file of token numbers, or samples made up from the seed.");
   settings.add("data.path", data.path, "The file of text or tokens.");
-  settings.add_choice(
-      "data.dtype", data.dtype,
-      {{"auto", TokenType::automatic}, {"uint16", TokenType::uint16}, {"uint32", TokenType::uint32}},
-      "How a token file stores a token; auto = as its header says, uint16 without a header.");
+  settings.add_choice("data.dtype", data.dtype,
+                      {{"auto", TokenType::automatic}, {"uint16", TokenType::uint16}, {"uint32", TokenType::uint32}},
+                      "How a token file stores a token; auto = as its header says, uint16 without a header.");
   settings.add("data.validation", data.validation, "Share at the end of the data that is held out for evaluation.")
       .unit("fraction")
       .at_least(0)
@@ -64,9 +62,10 @@ void describe_train(Settings& settings, TrainConfig& train) {
   settings.add("train.eval_batches", train.eval_batches, "Batches of one evaluation; 0 = no evaluation.")
       .unit("batches")
       .at_least(0);
-  settings.add("train.nonfinite_limit", train.nonfinite_limit,
-               "Steps in a row with a loss or gradient that is not finite that are skipped before the run stops; "
-               "0 = stop at the first.")
+  settings
+      .add("train.nonfinite_limit", train.nonfinite_limit,
+           "Steps in a row with a loss or gradient that is not finite that are skipped before the run stops; "
+           "0 = stop at the first.")
       .unit("steps")
       .at_least(0);
 }

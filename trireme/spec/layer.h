@@ -9,12 +9,12 @@ namespace trireme {
 
 struct LayerSpec {
   std::string name;
-  double forward_flops = 0;    // work of the forward pass
-  double backward_flops = 0;   // work of the backward pass
-  double depth = 0;            // longest chain of dependent operations: work / depth is the average parallelism
-  int64_t parameters = 0;      // elements; a tied parameter counts where it is first used
-  int64_t activations = 0;     // elements kept for the backward pass
-  int64_t output = 0;          // elements handed to the next layer
+  double forward_flops = 0;   // work of the forward pass
+  double backward_flops = 0;  // work of the backward pass
+  double depth = 0;           // longest chain of dependent operations: work / depth is the average parallelism
+  int64_t parameters = 0;     // elements; a tied parameter counts where it is first used
+  int64_t activations = 0;    // elements kept for the backward pass
+  int64_t output = 0;         // elements handed to the next layer
 };
 
 struct LayerTable {
@@ -27,7 +27,7 @@ struct LayerTable {
   std::string full() const;  // a table for people
 
  private:
-  int64_t sum(int64_t LayerSpec::*field) const;
+  int64_t sum(int64_t LayerSpec::* field) const;
 };
 
 // Work and depth of a matrix product [m, k] × [k, n]: a multiplication and a tree of additions.

@@ -28,15 +28,18 @@ constexpr int64_t file_batches = 8;  // batches in the peer's file; their losses
 
 // The cases, as anyone may run them with `trireme train`.
 std::vector<std::string> overrides_of(const std::string& name) {
-  const std::vector<std::string> common{"optimizer.schedule=constant", "optimizer.warmup=0",       "optimizer.clip=1.0",   "checkpoint.every=0",
-                                        "train.eval_batches=0",        "data.validation=0",        "data.kind=synthetic",  "log.tensorboard=false"};
+  const std::vector<std::string> common{"optimizer.schedule=constant", "optimizer.warmup=0",   "optimizer.clip=1.0",
+                                        "checkpoint.every=0",          "train.eval_batches=0", "data.validation=0",
+                                        "data.kind=synthetic",         "log.tensorboard=false"};
   std::vector<std::string> own;
   if (name == "mlp") {
     // 8,407,050 parameters.
-    own = {"model.kind=mlp", "model.layers=8", "model.width=1024", "model.inputs=1024", "model.classes=10", "train.batch=64", "optimizer.lr=1e-4"};
+    own = {"model.kind=mlp",   "model.layers=8", "model.width=1024", "model.inputs=1024",
+           "model.classes=10", "train.batch=64", "optimizer.lr=1e-4"};
   } else if (name == "gpt") {
     // 10.8 M parameters.
-    own = {"model.kind=gpt", "model.layers=6", "model.width=384", "model.heads=6", "model.context=256", "model.vocab=256", "train.batch=4", "optimizer.lr=3e-4"};
+    own = {"model.kind=gpt",    "model.layers=6",  "model.width=384", "model.heads=6",
+           "model.context=256", "model.vocab=256", "train.batch=4",   "optimizer.lr=3e-4"};
   } else {
     refuse("--case {}: there are mlp and gpt", name);
   }
@@ -59,7 +62,8 @@ void write_inputs(const RunConfig& config, const fs::path& path) {
     tensors.emplace_back(fmt::format("inputs.{}", step), batch.inputs.contiguous());
     tensors.emplace_back(fmt::format("targets.{}", step), batch.targets.contiguous());
   }
-  for (const auto& parameter : model->parameters()) tensors.emplace_back(parameter->name, parameter->value.detach().contiguous());
+  for (const auto& parameter : model->parameters())
+    tensors.emplace_back(parameter->name, parameter->value.detach().contiguous());
   std::vector<TensorInfo> infos;
   for (const auto& [name, tensor] : tensors) {
     infos.push_back({name, tensor.scalar_type() == at::kLong ? DType::i64 : DType::f32, tensor.sizes().vec()});
@@ -87,7 +91,8 @@ nlohmann::json run_command(const std::vector<std::string>& words) {
   while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, count);
   const int status = ::pclose(pipe);
   auto result = nlohmann::json::parse(output, nullptr, false);
-  if (status != 0 || !result.is_object()) fail("{}\nended with status {} and said: {}", line, WEXITSTATUS(status), output);
+  if (status != 0 || !result.is_object())
+    fail("{}\nended with status {} and said: {}", line, WEXITSTATUS(status), output);
   return result;
 }
 
@@ -109,7 +114,8 @@ class Case {
 
   Measured ours() {
     const auto run_dir = folder_ / fmt::format("run-{}", ++runs_);
-    std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(), "train", "--json", "--ranks", std::to_string(ranks_)};
+    std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(), "train", "--json", "--ranks",
+                                   std::to_string(ranks_)};
     words.insert(words.end(), overrides_.begin(), overrides_.end());
     words.push_back("run_dir=" + run_dir.string());
     const auto result = run_command(words);
@@ -124,10 +130,16 @@ class Case {
   }
 
   Measured peer(int threads) {
-    const auto result = run_command({options_.python, TRIREME_SOURCE "/bench/torch_train.py", "--inputs", inputs_.string(), "--model", name_, "--heads",
-                                     std::to_string(config_.model.heads), "--ranks", std::to_string(ranks_), "--threads", std::to_string(threads), "--steps",
-                                     std::to_string(options_.steps), "--batches", std::to_string(file_batches), "--lr",
-                                     fmt::format("{}", config_.optimizer.lr), "--weight-decay", fmt::format("{}", config_.optimizer.weight_decay)});
+    const auto result = run_command({options_.python,  TRIREME_SOURCE "/bench/torch_train.py",
+                                     "--inputs",       inputs_.string(),
+                                     "--model",        name_,
+                                     "--heads",        std::to_string(config_.model.heads),
+                                     "--ranks",        std::to_string(ranks_),
+                                     "--threads",      std::to_string(threads),
+                                     "--steps",        std::to_string(options_.steps),
+                                     "--batches",      std::to_string(file_batches),
+                                     "--lr",           fmt::format("{}", config_.optimizer.lr),
+                                     "--weight-decay", fmt::format("{}", config_.optimizer.weight_decay)});
     return {result.at("step_s").get<double>(), result.at("losses").get<std::vector<double>>()};
   }
 
@@ -143,10 +155,15 @@ class Case {
     }
     BenchLine line;
     line.bench = "train";
-    line.bench_case = fmt::format("{}, {} rank{}", name_ == "mlp" ? "mlp 8x1024" : "gpt 10.8M", ranks_, ranks_ > 1 ? "s" : "");
+    line.bench_case =
+        fmt::format("{}, {} rank{}", name_ == "mlp" ? "mlp 8x1024" : "gpt 10.8M", ranks_, ranks_ > 1 ? "s" : "");
     line.peer_name = ranks_ > 1 ? "PyTorch DDP (Gloo)" : "PyTorch eager";
-    line.settings = {{"batch", config_.train.batch}, {"threads", threads_}, {"peer_threads", best_threads}, {"steps", options_.steps},
-                     {"peer_settings", ranks_ > 1 ? "fused AdamW, static_graph, gradient_as_bucket_view" : "fused AdamW, zero_grad(set_to_none)"}};
+    line.settings = {{"batch", config_.train.batch},
+                     {"threads", threads_},
+                     {"peer_threads", best_threads},
+                     {"steps", options_.steps},
+                     {"peer_settings", ranks_ > 1 ? "fused AdamW, static_graph, gradient_as_bucket_view"
+                                                  : "fused AdamW, zero_grad(set_to_none)"}};
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", line.bench_case, repeat + 1, options_.repeats);
       const auto mine = ours();
@@ -163,7 +180,8 @@ class Case {
   void compare(const std::vector<double>& ours, const std::vector<double>& theirs) const {
     for (int64_t step = 0; step < std::min<int64_t>(file_batches, options_.steps); ++step) {
       const double a = ours.at(static_cast<size_t>(step)), b = theirs.at(static_cast<size_t>(step));
-      if (!(std::abs(a - b) <= 1e-4 * std::abs(b))) fail("{}: the loss of step {} is {} here and {} in PyTorch", name_, step + 1, a, b);
+      if (!(std::abs(a - b) <= 1e-4 * std::abs(b)))
+        fail("{}: the loss of step {} is {} here and {} in PyTorch", name_, step + 1, a, b);
     }
   }
 
@@ -180,7 +198,8 @@ class Case {
 }  // namespace
 
 void run_train_bench(const TrainBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
-  if (::access(options.python.c_str(), X_OK) != 0) refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
+  if (::access(options.python.c_str(), X_OK) != 0)
+    refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
   const auto cases = options.cases.empty() ? std::vector<std::string>{"mlp", "gpt"} : options.cases;
   const auto ranks = options.ranks.empty() ? std::vector<int>{1, 2} : options.ranks;
   for (const auto& name : cases) overrides_of(name);

@@ -100,7 +100,8 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
   try {
     const auto version = manifest.at("version").get<int64_t>();
     if (version > format_version) {
-      refuse("{} has format version {}; this program reads up to {}: use a newer trireme", folder.string(), version, format_version);
+      refuse("{} has format version {}; this program reads up to {}: use a newer trireme", folder.string(), version,
+             format_version);
     }
     info.step = manifest.at("step").get<int64_t>();
     info.progression.step = info.step;
@@ -116,7 +117,8 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
       if (error) refuse("{} is missing from the checkpoint", path.string());
       if (found != expected) refuse("{} has {} bytes where {} were written", path.string(), found, expected);
       const MappedFile file(path);
-      if (hex(checksum(file.bytes())) != entry.at("xxh3").get<std::string>()) refuse("{} is damaged: its checksum differs", path.string());
+      if (hex(checksum(file.bytes())) != entry.at("xxh3").get<std::string>())
+        refuse("{} is damaged: its checksum differs", path.string());
     }
   } catch (const nlohmann::json::exception& problem) {
     refuse("{} is damaged: {}", manifest_path.string(), problem.what());
@@ -136,14 +138,15 @@ CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
       } catch (const Error&) {
         continue;
       }
-      refuse("the newest checkpoint cannot be used: {}. The newest whole one is {}: continue from it with --from {}", error.what(),
-             all[i].filename().string(), all[i].string());
+      refuse("the newest checkpoint cannot be used: {}. The newest whole one is {}: continue from it with --from {}",
+             error.what(), all[i].filename().string(), all[i].string());
     }
     refuse("the newest checkpoint cannot be used: {}. No other one is whole", error.what());
   }
 }
 
-void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store, bool with_optimizer) {
+void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store,
+                     bool with_optimizer) {
   c10::NoGradGuard no_grad;
   const auto load = [&](const Safetensors& file, const std::string& name, const at::Tensor& target) {
     const auto* tensor = file.find(name);
@@ -159,7 +162,8 @@ void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, Par
   };
   const Safetensors model(info.folder / "model.safetensors");
   if (model.tensors().size() != order.size()) {
-    refuse("the checkpoint {} is of another model: it has {} parameters, this one {}", info.folder.string(), model.tensors().size(), order.size());
+    refuse("the checkpoint {} is of another model: it has {} parameters, this one {}", info.folder.string(),
+           model.tensors().size(), order.size());
   }
   const auto where = places(store);
   for (const auto& parameter : order) {
@@ -170,7 +174,8 @@ void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, Par
     const Safetensors state(info.folder / "optimizer.safetensors");
     for (const auto& parameter : order) {
       const auto& [bucket, stored] = where.at(parameter.get());
-      for (const auto& [name, buffer] : bucket->state) load(state, parameter->name + "." + name, ParameterStore::piece(buffer, *stored));
+      for (const auto& [name, buffer] : bucket->state)
+        load(state, parameter->name + "." + name, ParameterStore::piece(buffer, *stored));
     }
   }
   for (auto& bucket : store.buckets()) ParameterStore::publish(bucket);
@@ -193,13 +198,18 @@ struct CheckpointWriter::Snapshot {
   }
 };
 
-CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& config, std::string resolved_config, Recorder& recorder)
-    : folder_(std::move(run_dir) / "checkpoints"), config_(config), resolved_config_(std::move(resolved_config)), recorder_(recorder) {
+CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& config, std::string resolved_config,
+                                   Recorder& recorder)
+    : folder_(std::move(run_dir) / "checkpoints"),
+      config_(config),
+      resolved_config_(std::move(resolved_config)),
+      recorder_(recorder) {
   fs::create_directories(folder_);
   // What a killed run left half-written is of no use to anybody.
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const auto name = entry.path().filename().string();
-    if (name.size() > std::strlen(partial_suffix) && name.rfind(partial_suffix) == name.size() - std::strlen(partial_suffix)) {
+    if (name.size() > std::strlen(partial_suffix) &&
+        name.rfind(partial_suffix) == name.size() - std::strlen(partial_suffix)) {
       fs::remove_all(entry.path());
     }
   }
@@ -233,7 +243,8 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
       const auto& [bucket, stored] = where.at(parameter.get());
       snapshot.model.push_back({parameter->name, ParameterStore::piece(snapshot.copy_of(bucket->master), *stored)});
       for (const auto& [name, buffer] : bucket->state) {
-        snapshot.optimizer.push_back({parameter->name + "." + name, ParameterStore::piece(snapshot.copy_of(buffer), *stored)});
+        snapshot.optimizer.push_back(
+            {parameter->name + "." + name, ParameterStore::piece(snapshot.copy_of(buffer), *stored)});
       }
     }
     int64_t bytes = 0;
@@ -283,7 +294,8 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   uint64_t total = 0;
   const auto write_file = [&](const char* file, const std::vector<Snapshot::Entry>& entries) {
     std::vector<TensorInfo> tensors;
-    for (const auto& entry : entries) tensors.push_back({entry.name, dtype_of(entry.view.scalar_type()), entry.view.sizes().vec()});
+    for (const auto& entry : entries)
+      tensors.push_back({entry.name, dtype_of(entry.view.scalar_type()), entry.view.sizes().vec()});
     SafetensorsWriter writer(partial / file, tensors, {{"format", "pt"}}, &limit);
     for (const auto& entry : entries) writer.append(bytes_of(entry.view));
     const auto written = writer.finish();
@@ -293,14 +305,10 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   write_file("model.safetensors", snapshot.model);
   write_file("optimizer.safetensors", snapshot.optimizer);
 
-  const ordered_json manifest{{"format", "trireme-checkpoint"},
-                              {"version", format_version},
-                              {"step", progression.step},
-                              {"updates", progression.updates},
-                              {"skipped", progression.skipped},
-                              {"skipped_in_a_row", progression.skipped_in_a_row},
-                              {"threads", at::get_num_threads()},
-                              {"files", files},
+  const ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", format_version},
+                              {"step", progression.step},         {"updates", progression.updates},
+                              {"skipped", progression.skipped},   {"skipped_in_a_row", progression.skipped_in_a_row},
+                              {"threads", at::get_num_threads()}, {"files", files},
                               {"config", resolved_config_}};
   write_atomically(partial / "manifest.json", manifest.dump(1) + "\n");
   sync_folder(partial);
@@ -312,7 +320,8 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   }
   prune(progression.step);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  recorder_.event("checkpoint", {{"step", progression.step}, {"path", whole.string()}, {"bytes", total}, {"write_s", seconds}});
+  recorder_.event("checkpoint",
+                  {{"step", progression.step}, {"path", whole.string()}, {"bytes", total}, {"write_s", seconds}});
 }
 
 void CheckpointWriter::prune(int64_t newest) {

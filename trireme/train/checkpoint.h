@@ -29,19 +29,22 @@ struct CheckpointInfo {
 // The checkpoint folders under `run_dir`/checkpoints, newest first; incomplete ones (.partial) are no checkpoints.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
 
-// Reads the manifest and checks every file's size and checksum. Refuses what is damaged, foreign or newer, with the reason.
+// Reads the manifest and checks every file's size and checksum. Refuses what is damaged, foreign or newer, with the
+// reason.
 CheckpointInfo open_checkpoint(const std::filesystem::path& folder);
 
 // The newest checkpoint of the run. When that one is not whole: refuses, with the reason and the newest that is whole.
 CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir);
 
 // Loads parameters and, where the store has it, optimizer state. Refuses a checkpoint of another model.
-void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store, bool with_optimizer);
+void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store,
+                     bool with_optimizer);
 
 // Writes checkpoints in the background: save() copies the state, which is all the training waits for, and returns.
 class CheckpointWriter {
  public:
-  CheckpointWriter(std::filesystem::path run_dir, const CheckpointConfig& config, std::string resolved_config, Recorder& recorder);
+  CheckpointWriter(std::filesystem::path run_dir, const CheckpointConfig& config, std::string resolved_config,
+                   Recorder& recorder);
   ~CheckpointWriter();  // finishes what was begun
 
   void save(const ParameterList& order, const ParameterStore& store, const Progression& progression);

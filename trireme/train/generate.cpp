@@ -37,9 +37,11 @@ Generated generate(const fs::path& from, const GenerateOptions& options, const s
   RunConfig config;
   auto settings = describe(config);
   settings.read_text(checkpoint.config, (checkpoint.folder / "manifest.json").string());
-  if (config.model.kind != ModelKind::gpt) refuse("{} holds a model that does not generate text", checkpoint.folder.string());
+  if (config.model.kind != ModelKind::gpt)
+    refuse("{} holds a model that does not generate text", checkpoint.folder.string());
   const bool text = config.data.kind == DataKind::text;
-  if (!text && !options.prompt.empty()) refuse("this model was trained on token files, which name no tokenizer: leave the prompt out");
+  if (!text && !options.prompt.empty())
+    refuse("this model was trained on token files, which name no tokenizer: leave the prompt out");
 
   int64_t vocab = 0;
   {
@@ -49,7 +51,8 @@ Generated generate(const fs::path& from, const GenerateOptions& options, const s
     vocab = table->shape[0];
   }
   const auto model = build_model(config.model, vocab);
-  ParameterStore store(model->parameters(), config.train.precision, at::kCPU, 1e12, [](int64_t bytes) { return at::zeros({bytes}, at::kByte); });
+  ParameterStore store(model->parameters(), config.train.precision, at::kCPU, 1e12,
+                       [](int64_t bytes) { return at::zeros({bytes}, at::kByte); });
   load_checkpoint(checkpoint, model->parameters(), store, /*with_optimizer=*/false);
 
   Generated result;
@@ -65,7 +68,8 @@ Generated generate(const fs::path& from, const GenerateOptions& options, const s
     if (cache.length + static_cast<int64_t>(pending.size()) > context) {
       // The window is full: go on with its newer half, read anew.
       cache = {};
-      pending.assign(all.end() - std::min<int64_t>(static_cast<int64_t>(all.size()), std::max<int64_t>(1, context / 2)), all.end());
+      pending.assign(all.end() - std::min<int64_t>(static_cast<int64_t>(all.size()), std::max<int64_t>(1, context / 2)),
+                     all.end());
     }
     Pass pass;
     pass.cache = &cache;

@@ -26,6 +26,7 @@ struct Generated {
 };
 
 // `from` is a run's folder (its newest checkpoint) or a checkpoint. `each` is called with every new token.
-Generated generate(const std::filesystem::path& from, const GenerateOptions& options, const std::function<void(int64_t)>& each = {});
+Generated generate(const std::filesystem::path& from, const GenerateOptions& options,
+                   const std::function<void(int64_t)>& each = {});
 
 }  // namespace trireme

@@ -42,7 +42,7 @@ class StopSignals {
  public:
   explicit StopSignals(Board& board) {
     board_of_process = &board;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART | SA_RESETHAND;  // a second one ends the process
     for (size_t i = 0; i < 3; ++i) sigaction(signals[i], &action, &before_[i]);
@@ -72,8 +72,8 @@ void check_same_everywhere(World& world, const std::string& resolved, const Data
   for (int rank = 1; rank < world.size(); ++rank) {
     if (!all[rank][0].equal(all[0][0])) refuse("rank {} was started with another configuration than rank 0", rank);
     if (!all[rank].equal(all[0])) {
-      refuse("rank {} sees {} training samples, rank 0 sees {}: is data.path the same file on every host?", rank, all[rank][1].item<int64_t>(),
-             all[0][1].item<int64_t>());
+      refuse("rank {} sees {} training samples, rank 0 sees {}: is data.path the same file on every host?", rank,
+             all[rank][1].item<int64_t>(), all[0][1].item<int64_t>());
     }
   }
 }
@@ -105,9 +105,12 @@ DataOptions data_options(const RunConfig& config) {
     case DataKind::tokens: options.kind = "tokens"; break;
     case DataKind::synthetic: options.kind = vectors ? "synthetic_vectors" : "synthetic_tokens"; break;
   }
-  if (vectors && config.data.kind != DataKind::synthetic) refuse("model.kind = mlp learns from vectors: set data.kind=synthetic");
+  if (vectors && config.data.kind != DataKind::synthetic)
+    refuse("model.kind = mlp learns from vectors: set data.kind=synthetic");
   options.path = config.data.path;
-  options.dtype = config.data.dtype == TokenType::uint16 ? "uint16" : config.data.dtype == TokenType::uint32 ? "uint32" : "auto";
+  options.dtype = config.data.dtype == TokenType::uint16   ? "uint16"
+                  : config.data.dtype == TokenType::uint32 ? "uint32"
+                                                           : "auto";
   options.context = config.model.context;
   options.vocab = config.model.vocab;
   if (config.data.kind == DataKind::synthetic && !vectors && options.vocab == 0) options.vocab = 256;
@@ -126,9 +129,11 @@ int threads_per_rank(const RunConfig& config, int local_ranks) {
 
 std::string RunResult::brief() const {
   if (step_s == 0) {
-    return fmt::format("all {} steps were already done: raise train.steps to go on\nrun folder: {}\n", steps, run_dir.string());
+    return fmt::format("all {} steps were already done: raise train.steps to go on\nrun folder: {}\n", steps,
+                       run_dir.string());
   }
-  std::string text = stopped_by != 0 ? fmt::format("stopped after step {}", steps) : fmt::format("trained {} steps", steps);
+  std::string text =
+      stopped_by != 0 ? fmt::format("stopped after step {}", steps) : fmt::format("trained {} steps", steps);
   text += fmt::format(": loss {:.4f}", loss);
   if (eval_loss) text += fmt::format(", held-out loss {:.4f}", *eval_loss);
   text += fmt::format(", {} {}/s\nrun folder: {}\n", human_count(items_per_s), items, run_dir.string());
@@ -137,7 +142,9 @@ std::string RunResult::brief() const {
 }
 
 nlohmann::ordered_json RunResult::json() const {
-  nlohmann::ordered_json result{{"loss", std::isfinite(loss) ? nlohmann::ordered_json(loss) : nullptr}, {"steps", steps}, {"run_dir", run_dir.string()}};
+  nlohmann::ordered_json result{{"loss", std::isfinite(loss) ? nlohmann::ordered_json(loss) : nullptr},
+                                {"steps", steps},
+                                {"run_dir", run_dir.string()}};
   result[items + "_per_s"] = items_per_s;
   result["step_s"] = step_s;
   if (eval_loss) result["eval_loss"] = *eval_loss;
@@ -149,7 +156,8 @@ nlohmann::ordered_json RunResult::json() const {
 
 namespace {
 
-RunResult train_inside(const RunConfig& config, World& world, const RunOptions& options, std::unique_ptr<CheckpointWriter>& writer) {
+RunResult train_inside(const RunConfig& config, World& world, const RunOptions& options,
+                       std::unique_ptr<CheckpointWriter>& writer) {
   const bool first = world.rank() == 0;
   auto& recorder = world.recorder();
   const auto data = open_data(config);
@@ -161,12 +169,15 @@ RunResult train_inside(const RunConfig& config, World& world, const RunOptions& 
   std::string problem;
   if (first) {
     try {
-      folder = options.resume ? RunFolder::resume(config, options.name, options.resume_from) : RunFolder::fresh(config, options.name);
+      folder = options.resume ? RunFolder::resume(config, options.name, options.resume_from)
+                              : RunFolder::fresh(config, options.name);
     } catch (const Error& error) {
       problem = error.what();
     }
   }
-  const auto shared = broadcast_text(world, !problem.empty() ? "!" + problem : folder.checkpoint ? folder.checkpoint->folder.string() : "");
+  const auto shared = broadcast_text(world, !problem.empty()    ? "!" + problem
+                                            : folder.checkpoint ? folder.checkpoint->folder.string()
+                                                                : "");
   if (!shared.empty() && shared[0] == '!') refuse("{}", first ? problem : shared.substr(1));
 
   Trainer trainer(config, world, data);
@@ -189,7 +200,8 @@ RunResult train_inside(const RunConfig& config, World& world, const RunOptions& 
     log::info("data: {}", data.train->describe());
     log::info("run folder: {}", folder.path.string());
     if (options.resume) log::info("resuming after step {}", begun_at);
-    recorder.event(options.resume ? "resumed" : "started", {{"step", begun_at}, {"ranks", world.size()}, {"threads", at::get_num_threads()}});
+    recorder.event(options.resume ? "resumed" : "started",
+                   {{"step", begun_at}, {"ranks", world.size()}, {"threads", at::get_num_threads()}});
   }
 
   RunResult result;
@@ -227,7 +239,8 @@ RunResult train_inside(const RunConfig& config, World& world, const RunOptions& 
   // The first steps pay for memory and caches: leave them out where there are enough others.
   if (step_seconds.size() > 4) step_seconds.erase(step_seconds.begin(), step_seconds.begin() + 2);
   result.step_s = median(step_seconds);
-  if (result.step_s > 0) result.items_per_s = static_cast<double>(config.train.batch * data.train->items_per_sample()) / result.step_s;
+  if (result.step_s > 0)
+    result.items_per_s = static_cast<double>(config.train.batch * data.train->items_per_sample()) / result.step_s;
   if (writer) {
     writer->finish(1e9);
     result.checkpoint = writer->last().value_or(shared).string();  // none was written: what it was resumed from
@@ -283,17 +296,21 @@ std::string describe_run(const RunConfig& config, int ranks) {
   const auto master = static_cast<double>(at::elementSize(master_type(config.train.precision)));
   const double states = config.optimizer.kind == OptimizerKind::adamw ? 2 : config.optimizer.momentum > 0 ? 1 : 0;
   const auto share = share_of(config.train.batch, 0, ranks);
-  const auto microbatch = static_cast<double>(config.train.microbatch > 0 ? std::min(config.train.microbatch, share.count) : share.count);
+  const auto microbatch =
+      static_cast<double>(config.train.microbatch > 0 ? std::min(config.train.microbatch, share.count) : share.count);
   std::string text = table.full();
-  text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n", human_count(parameters),
-                      human_count(table.flops()), config.train.batch, ranks, config.train.steps);
+  text +=
+      fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
+                  human_count(parameters), human_count(table.flops()), config.train.batch, ranks, config.train.steps);
   text += fmt::format("data: {}\n", data.train->describe());
   text += fmt::format("memory of a rank: parameters {}, masters {}, gradients {}, optimizer {}, activations about {}\n",
                       human_bytes(parameters * static_cast<double>(element)),
-                      human_bytes(config.train.precision == Precision::bf16 ? parameters * master : 0), human_bytes(parameters * master),
-                      human_bytes(parameters * master * states), human_bytes(microbatch * static_cast<double>(table.activation_bytes())));
+                      human_bytes(config.train.precision == Precision::bf16 ? parameters * master : 0),
+                      human_bytes(parameters * master), human_bytes(parameters * master * states),
+                      human_bytes(microbatch * static_cast<double>(table.activation_bytes())));
   std::vector<int64_t> samples;
-  SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed)).fill(0, 0, config.train.batch, samples);
+  SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed))
+      .fill(0, 0, config.train.batch, samples);
   data.train->get(samples);
   text += "the first batch reads well\n";
   return text;

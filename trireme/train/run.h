@@ -15,23 +15,23 @@
 namespace trireme {
 
 struct RunOptions {
-  std::string name = "run";                       // of the configuration: runs/NAME-N
+  std::string name = "run";  // of the configuration: runs/NAME-N
   bool resume = false;
-  std::filesystem::path resume_from;              // a run's folder or one checkpoint; empty = the newest run of this name
-  bool quiet = false;                             // no progress line
+  std::filesystem::path resume_from;  // a run's folder or one checkpoint; empty = the newest run of this name
+  bool quiet = false;                 // no progress line
 };
 
 struct RunResult {
   std::filesystem::path run_dir;
-  int64_t steps = 0;          // done, in all
+  int64_t steps = 0;                                       // done, in all
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step; NaN when there was none left to do
   std::optional<double> eval_loss;
-  double items_per_s = 0;     // median over this run's steps
-  double step_s = 0;          // median over this run's steps
+  double items_per_s = 0;  // median over this run's steps
+  double step_s = 0;       // median over this run's steps
   std::string items = "tokens";
   int64_t skipped = 0;
-  int stopped_by = 0;         // the signal that ended the run early, or 0
-  std::string checkpoint;     // the newest one
+  int stopped_by = 0;      // the signal that ended the run early, or 0
+  std::string checkpoint;  // the newest one
 
   std::string brief() const;
   nlohmann::ordered_json json() const;

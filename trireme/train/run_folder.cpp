@@ -25,17 +25,31 @@ int64_t number_of(const fs::path& folder, const std::string& name) {
 int64_t newest_number(const std::string& name) {
   int64_t newest = 0;
   std::error_code none;
-  for (const auto& entry : fs::directory_iterator("runs", none)) newest = std::max(newest, number_of(entry.path(), name));
+  for (const auto& entry : fs::directory_iterator("runs", none))
+    newest = std::max(newest, number_of(entry.path(), name));
   return newest;
 }
 
-fs::path numbered(const std::string& name, int64_t number) { return fs::path("runs") / fmt::format("{}-{}", name, number); }
+fs::path numbered(const std::string& name, int64_t number) {
+  return fs::path("runs") / fmt::format("{}-{}", name, number);
+}
 
 // Settings that decide what the numbers are. The others (how long, how often saved, how watched) may change.
 bool may_change(const std::string& key) {
-  static const std::vector<std::string> free{"run_dir",       "train.steps",        "train.eval_every",      "train.eval_batches", "train.nonfinite_limit",
-                                             "train.threads", "train.device",       "train.microbatch",      "data.path",          "checkpoint.",
-                                             "watchdog.",     "log.",               "comm.",                 "sync.bucket_mb"};
+  static const std::vector<std::string> free{"run_dir",
+                                             "train.steps",
+                                             "train.eval_every",
+                                             "train.eval_batches",
+                                             "train.nonfinite_limit",
+                                             "train.threads",
+                                             "train.device",
+                                             "train.microbatch",
+                                             "data.path",
+                                             "checkpoint.",
+                                             "watchdog.",
+                                             "log.",
+                                             "comm.",
+                                             "sync.bucket_mb"};
   return std::any_of(free.begin(), free.end(), [&](const auto& one) { return key.rfind(one, 0) == 0; });
 }
 
@@ -45,8 +59,8 @@ void refuse_changes(const RunConfig& config, const CheckpointInfo& checkpoint) {
   then_settings.read_text(checkpoint.config, (checkpoint.folder / "manifest.json").string());
   for (const auto& key : now_settings.keys()) {
     if (may_change(key) || now_settings.text(key) == then_settings.text(key)) continue;
-    refuse("{} was {} in the run that {} belongs to and is {} now: resume with the old value, or start a new run", key, then_settings.text(key),
-           checkpoint.folder.string(), now_settings.text(key));
+    refuse("{} was {} in the run that {} belongs to and is {} now: resume with the old value, or start a new run", key,
+           then_settings.text(key), checkpoint.folder.string(), now_settings.text(key));
   }
 }
 
@@ -56,7 +70,8 @@ RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name) {
   RunFolder folder;
   folder.path = config.run_dir.empty() ? numbered(name, newest_number(name) + 1) : fs::path(config.run_dir);
   if (!list_checkpoints(folder.path).empty()) {
-    refuse("{} already holds checkpoints: continue that run with --resume, or choose another run_dir", folder.path.string());
+    refuse("{} already holds checkpoints: continue that run with --resume, or choose another run_dir",
+           folder.path.string());
   }
   return folder;
 }
@@ -69,8 +84,11 @@ RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, co
     folder.path = from.is_absolute() ? run : fs::proximate(run);
     folder.checkpoint = open_checkpoint(from);
   } else {
-    if (from.empty() && config.run_dir.empty() && newest_number(name) == 0) refuse("there is no run to resume: runs/ holds no {}-N", name);
-    folder.path = !from.empty() ? from : !config.run_dir.empty() ? fs::path(config.run_dir) : numbered(name, newest_number(name));
+    if (from.empty() && config.run_dir.empty() && newest_number(name) == 0)
+      refuse("there is no run to resume: runs/ holds no {}-N", name);
+    folder.path = !from.empty()             ? from
+                  : !config.run_dir.empty() ? fs::path(config.run_dir)
+                                            : numbered(name, newest_number(name));
     if (!fs::exists(folder.path)) refuse("there is no run to resume: {} does not exist", folder.path.string());
     folder.checkpoint = newest_checkpoint(folder.path);
   }
@@ -88,7 +106,8 @@ void RunFolder::prepare(const std::string& resolved_config, const std::string& p
 
 std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer) {
   std::string text = "# How the work is split. Written by the run, for people to read.\n";
-  text += fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());
+  text +=
+      fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());
   text += "shares:  # samples of a step, by rank\n";
   for (int rank = 0; rank < world.size(); ++rank) {
     const auto share = share_of(config.train.batch, rank, world.size());
@@ -96,11 +115,12 @@ std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer) {
                         microbatches(share, config.train.microbatch).size());
   }
   text += "stages:\n  - layers: [";
-  for (size_t i = 0; i < trainer.model().layers.size(); ++i) text += (i ? ", " : "") + trainer.model().layers[i]->name();
+  for (size_t i = 0; i < trainer.model().layers.size(); ++i)
+    text += (i ? ", " : "") + trainer.model().layers[i]->name();
   text += "]\nbuckets:  # of gradients, in the order in which they are reduced\n";
   for (const auto& bucket : trainer.store().buckets()) {
-    text += fmt::format("  - {{elements: {}, first: {}, last: {}}}\n", bucket.elements, bucket.parameters.front().parameter->name,
-                        bucket.parameters.back().parameter->name);
+    text += fmt::format("  - {{elements: {}, first: {}, last: {}}}\n", bucket.elements,
+                        bucket.parameters.front().parameter->name, bucket.parameters.back().parameter->name);
   }
   return text;
 }

@@ -20,7 +20,8 @@ enum Total { total_loss, total_stop, totals };
 
 void check_shares(const RunConfig& config, const Dataset& data, int ranks) {
   if (ranks > config.train.batch) {
-    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", ranks, config.train.batch);
+    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", ranks,
+           config.train.batch);
   }
   if (data.size() < ranks) refuse("the data holds {} training samples, fewer than the {} ranks", data.size(), ranks);
 }
@@ -36,16 +37,19 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   const Share share = share_of(batch, world.rank(), world.size());
   pieces_ = microbatches(share, config.train.microbatch);
   if (batch % world.size() != 0) {
-    log::info("train.batch = {} does not divide over {} ranks: some get one sample more, gradients are weighted by samples", batch,
-              world.size());
+    log::info(
+        "train.batch = {} does not divide over {} ranks: some get one sample more, gradients are weighted by samples",
+        batch, world.size());
   }
   if (config.train.microbatch > 0 && share.count % config.train.microbatch != 0) {
-    log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", share.count, config.train.microbatch);
+    log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", share.count,
+              config.train.microbatch);
   }
 
   model_ = build_model(config.model, data.train->vocab());
   model_->initialize(static_cast<uint64_t>(config.train.seed));
-  store_ = std::make_unique<ParameterStore>(model_->parameters(), config.train.precision, device_, config.sync.bucket_mb * 1e6,
+  store_ = std::make_unique<ParameterStore>(model_->parameters(), config.train.precision, device_,
+                                            config.sync.bucket_mb * 1e6,
                                             [&](int64_t bytes) { return world.communicator().allocate(bytes); });
   optimizer_ = make_optimizer(config.optimizer);
   for (auto& bucket : store_->buckets()) optimizer_->prepare(bucket);
@@ -63,9 +67,9 @@ Trainer::~Trainer() = default;
 std::string Trainer::brief() const {
   int64_t parameters = 0;
   for (const auto& parameter : model_->parameters()) parameters += parameter->value.numel();
-  return fmt::format("{} parameters in {} layers and {} buckets on {}; {} rank(s) by {}, {} samples a step", human_count(static_cast<double>(parameters)),
-                     model_->layers.size(), store_->buckets().size(), describe(device_), world_.size(), world_.communicator().transport_name(),
-                     config_.train.batch);
+  return fmt::format("{} parameters in {} layers and {} buckets on {}; {} rank(s) by {}, {} samples a step",
+                     human_count(static_cast<double>(parameters)), model_->layers.size(), store_->buckets().size(),
+                     describe(device_), world_.size(), world_.communicator().transport_name(), config_.train.batch);
 }
 
 void Trainer::build_step() {
@@ -80,43 +84,43 @@ void Trainer::build_step() {
 
   // The job's loss, and whether any rank wants to stop, by the same road as the buckets and after them.
   auto reduce_totals = std::make_shared<TaskId>();
-  *reduce_totals = graph.add(
-      TaskKind::reduce, -1, Lane::wire,
-      [this, reduce_totals] {
-        totals_[total_loss] = loss_sum_.to(at::kCPU);
-        totals_[total_stop] = wants_stop_ ? 1.0 : 0.0;
-        world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce loss",
-                                         [this, reduce_totals](std::exception_ptr error) { executor_.complete(*reduce_totals, error); });
-      },
-      {previous});
+  *reduce_totals = graph.add(TaskKind::reduce, -1, Lane::wire,
+                             [this, reduce_totals] {
+                               totals_[total_loss] = loss_sum_.to(at::kCPU);
+                               totals_[total_stop] = wants_stop_ ? 1.0 : 0.0;
+                               world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce loss",
+                                                                [this, reduce_totals](std::exception_ptr error) {
+                                                                  executor_.complete(*reduce_totals, error);
+                                                                });
+                             },
+                             {previous});
 
   std::vector<TaskId> before{*reduce_totals};
   for (size_t b = 0; b < squares_.size(); ++b) {
-    before.push_back(graph.add(
-        TaskKind::norm, static_cast<int32_t>(b), Lane::compute,
-        [this, b] {
-          const auto& gradients = store_->buckets()[b].gradients;
-          squares_[b] = at::dot(gradients, gradients);
-        },
-        {sync_->task_of(b)}));
+    before.push_back(graph.add(TaskKind::norm, static_cast<int32_t>(b), Lane::compute,
+                               [this, b] {
+                                 const auto& gradients = store_->buckets()[b].gradients;
+                                 squares_[b] = at::dot(gradients, gradients);
+                               },
+                               {sync_->task_of(b)}));
   }
   const TaskId decision = graph.add(TaskKind::decide, -1, Lane::compute, [this] { decide(); }, before);
   for (size_t b = 0; b < squares_.size(); ++b) {
-    graph.add(
-        TaskKind::optimize, static_cast<int32_t>(b), Lane::compute,
-        [this, b] {
-          if (!update_) return;
-          auto& bucket = store_->buckets()[b];
-          optimizer_->update(bucket, progression_.updates, lr_, scale_);
-          ParameterStore::publish(bucket);
-        },
-        {decision});
+    graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute,
+              [this, b] {
+                if (!update_) return;
+                auto& bucket = store_->buckets()[b];
+                optimizer_->update(bucket, progression_.updates, lr_, scale_);
+                ParameterStore::publish(bucket);
+              },
+              {decision});
   }
 }
 
 Microbatch Trainer::on_device(const Microbatch& microbatch) const {
   Microbatch moved = microbatch;
-  const auto type = microbatch.inputs.is_floating_point() ? value_type(config_.train.precision) : microbatch.inputs.scalar_type();
+  const auto type =
+      microbatch.inputs.is_floating_point() ? value_type(config_.train.precision) : microbatch.inputs.scalar_type();
   moved.inputs = microbatch.inputs.to(device_, type, /*non_blocking=*/true);
   moved.targets = microbatch.targets.to(device_, /*non_blocking=*/true);
   return moved;
@@ -126,7 +130,8 @@ void Trainer::forward(size_t m) {
   const auto microbatch = on_device(loaded_.microbatches[m]);
   Pass pass;
   pass.training = true;
-  pass.dropout = Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
+  pass.dropout =
+      Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
   pass.samples = microbatch.positions;
   loss_ = cross_entropy_sum(model_->forward(microbatch.inputs, pass), microbatch.targets);
 }
@@ -167,8 +172,8 @@ StepReport Trainer::step(bool stop) {
   const int64_t sent = world_.recorder().sent_bytes();
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
-    loader_ = std::make_unique<Loader>(*data_.train, order, share_of(config_.train.batch, world_.rank(), world_.size()), config_.train.microbatch,
-                                       progression_.step);
+    loader_ = std::make_unique<Loader>(*data_.train, order, share_of(config_.train.batch, world_.rank(), world_.size()),
+                                       config_.train.microbatch, progression_.step);
   }
   wants_stop_ = stop;
   world_.recorder().set_step(progression_.step + 1);
@@ -191,14 +196,20 @@ StepReport Trainer::step(bool stop) {
   report.sent_bytes = world_.recorder().sent_bytes() - sent;
   report.memory = world_.recorder().memory().by_owner();
 
-  const auto shown = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };  // without its sign
+  const auto shown = [](double value) {
+    return std::isnan(value) ? "nan" : fmt::format("{}", value);
+  };  // without its sign
   const int64_t limit = config_.train.nonfinite_limit;
   if (!update_ && progression_.skipped_in_a_row > limit) {
-    fail("step {}: loss {}, gradient norm {}: not finite for {} steps in a row (train.nonfinite_limit = {}); lower optimizer.lr, or use a "
-         "wider train.precision",
-         report.step, shown(report.loss), shown(report.grad_norm), progression_.skipped_in_a_row, limit);
+    fail(
+        "step {}: loss {}, gradient norm {}: not finite for {} steps in a row (train.nonfinite_limit = {}); lower "
+        "optimizer.lr, or use a "
+        "wider train.precision",
+        report.step, shown(report.loss), shown(report.grad_norm), progression_.skipped_in_a_row, limit);
   }
-  if (!update_) log::warn("step {} skipped: loss {}, gradient norm {} are not finite", report.step, shown(report.loss), shown(report.grad_norm));
+  if (!update_)
+    log::warn("step {} skipped: loss {}, gradient norm {} are not finite", report.step, shown(report.loss),
+              shown(report.grad_norm));
   return report;
 }
 
@@ -207,7 +218,8 @@ void Trainer::build_evaluation() {
   const int64_t wanted = config_.train.eval_batches * config_.train.batch;
   const int64_t samples = std::min(data_.validation->size(), wanted);
   const Share share = share_of(samples, world_.rank(), world_.size());
-  const int64_t piece = config_.train.microbatch > 0 ? config_.train.microbatch : std::max<int64_t>(1, config_.train.batch / world_.size());
+  const int64_t piece = config_.train.microbatch > 0 ? config_.train.microbatch
+                                                     : std::max<int64_t>(1, config_.train.batch / world_.size());
   evaluated_ = microbatches(share, piece);
 
   auto& graph = evaluation_graph_;
@@ -228,8 +240,9 @@ void Trainer::build_evaluation() {
       TaskKind::reduce, -1, Lane::wire,
       [this, reduce] {
         totals_[total_loss] = loss_sum_.to(at::kCPU);
-        world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce evaluation loss",
-                                         [this, reduce](std::exception_ptr error) { executor_.complete(*reduce, error); });
+        world_.communicator().all_reduce(
+            totals_, ReduceOp::sum, "reduce evaluation loss",
+            [this, reduce](std::exception_ptr error) { executor_.complete(*reduce, error); });
       },
       before);
 }

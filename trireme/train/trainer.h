@@ -1,7 +1,8 @@
 // The trainer: a training step as tasks on the engine. Its graph, for m microbatches and b buckets:
 //
 //   load → forward 0 → backward 0 → … → forward m−1 → backward m−1 → (loss over all ranks)  ┐
-//                                            └ as gradients come: reduce 0 … reduce b−1     ├→ decide → optimize 0 … b−1
+//                                            └ as gradients come: reduce 0 … reduce b−1     ├→ decide → optimize 0 …
+//                                            b−1
 //                                                                  └ norm 0 … norm b−1      ┘
 //
 // `decide` sees the loss and the gradient norm of the whole job, so every rank decides alike: update, or skip.
@@ -25,9 +26,9 @@ namespace trireme {
 
 // What a run carries from step to step besides the parameters and the optimizer's state.
 struct Progression {
-  int64_t step = 0;                 // steps done
-  int64_t updates = 0;              // of which so many changed the parameters
-  int64_t skipped = 0;              // and so many were skipped for values that are not finite
+  int64_t step = 0;     // steps done
+  int64_t updates = 0;  // of which so many changed the parameters
+  int64_t skipped = 0;  // and so many were skipped for values that are not finite
   int64_t skipped_in_a_row = 0;
 };
 
@@ -75,13 +76,13 @@ class Trainer {
   Graph step_graph_, evaluation_graph_;
 
   std::unique_ptr<Loader> loader_;
-  std::vector<Share> pieces_;       // of the training batch
-  std::vector<Share> evaluated_;    // of the held-out samples
+  std::vector<Share> pieces_;     // of the training batch
+  std::vector<Share> evaluated_;  // of the held-out samples
   LoadedStep loaded_;
-  at::Tensor loss_;                 // of the microbatch between its forward and its backward
-  at::Tensor loss_sum_;             // over this rank's samples, on the device
-  at::Tensor totals_;               // summed over ranks: loss, stop, on the host
-  std::vector<at::Tensor> squares_; // of each bucket's gradients
+  at::Tensor loss_;                  // of the microbatch between its forward and its backward
+  at::Tensor loss_sum_;              // over this rank's samples, on the device
+  at::Tensor totals_;                // summed over ranks: loss, stop, on the host
+  std::vector<at::Tensor> squares_;  // of each bucket's gradients
 
   Progression progression_;
   bool wants_stop_ = false, stop_agreed_ = false;
