@@ -94,7 +94,8 @@ def kill_round(args, where, reference, number, chance, launcher, duration_s, dur
     check(status != 0 or finished, f"a killed job ended with status 0:\n{job.output}")
     named = re.search(rf"error: .*rank {victim} \(process {ranks[victim]}\) (.*)\. The job ends", job.output)
     # Before the ranks have met nobody but mpirun itself can know.
-    by_mpirun = re.search(rf"process rank {victim} .*exited on signal 9", job.output) if launcher is mpirun and not had_begun else None
+    early = rf"process rank {victim} .*exited on signal 9|mpirun ended with status 137: a rank was killed by signal 9"
+    by_mpirun = re.search(early, job.output) if launcher is not own and not had_begun else None
     check(named or by_mpirun or finished, f"the message does not name rank {victim}:\n{job.output}")
     said = named.group(1) if named else by_mpirun.group(0) if by_mpirun else "finished"
     check(not named or "its last operation: " in said, f"no last operation: {said}")

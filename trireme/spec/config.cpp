@@ -103,7 +103,10 @@ void describe_optimizer(Settings& settings, OptimizerConfig& optimizer) {
 void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& comm) {
   settings.section("sync", "How ranks agree on the gradient.");
   settings.add_choice("sync.kind", sync.kind, {{"allreduce", SyncKind::allreduce}}, "The mean over all ranks.");
-  settings.add("sync.bucket_mb", sync.bucket_mb, "Gradients that are reduced at once.").unit("MB").above(0);
+  settings.add("sync.bucket_mb", sync.bucket_mb, "Gradients that are reduced at once.")
+      .unit("MB")
+      .above(0)
+      .at_most(1e6);
   settings.section("comm", "How bytes travel between ranks.");
   settings.add_choice(
       "comm.transport", comm.transport,

@@ -145,6 +145,17 @@ CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
   }
 }
 
+void set_aside_checkpoints_after(const fs::path& run_dir, int64_t step) {
+  for (const auto& folder : list_checkpoints(run_dir)) {
+    if (step_of(folder) <= step) continue;
+    const auto aside = folder.parent_path() / ("abandoned-" + folder.filename().string());
+    std::error_code ignored;
+    fs::remove_all(aside, ignored);
+    fs::rename(folder, aside);
+    log::info("{} is of a line that this run leaves: renamed to {}", folder.filename().string(), aside.string());
+  }
+}
+
 void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store,
                      bool with_optimizer) {
   c10::NoGradGuard no_grad;

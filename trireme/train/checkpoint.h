@@ -36,6 +36,10 @@ CheckpointInfo open_checkpoint(const std::filesystem::path& folder);
 // The newest checkpoint of the run. When that one is not whole: refuses, with the reason and the newest that is whole.
 CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir);
 
+// A run that goes on from an older step leaves the later ones of its former line: they are renamed (abandoned-step-N),
+// so that nothing is lost and the next resume takes the new line.
+void set_aside_checkpoints_after(const std::filesystem::path& run_dir, int64_t step);
+
 // Loads parameters and, where the store has it, optimizer state. Refuses a checkpoint of another model.
 void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store,
                      bool with_optimizer);

@@ -190,6 +190,7 @@ RunResult train_inside(const RunConfig& config, World& world, const RunOptions& 
   const int64_t begun_at = progression.step;
 
   if (first) {
+    set_aside_checkpoints_after(folder.path, begun_at);
     folder.prepare(resolved, plan_yaml(config, world, trainer));
     log::set_file(folder.path / "log.txt");
     recorder.add_sink(std::make_unique<MetricsFile>(folder.path / "metrics.jsonl", options.resume ? begun_at : -1));
