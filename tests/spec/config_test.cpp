@@ -201,7 +201,7 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
       {"optimizer.clip=-1", "at least 0"},
       {"optimizer.warmup=-1", "at least 0"},
       {"optimizer.final_lr=1.1", "at least 0 and at most 1"},
-      {"sync.bucket_mb=0", "above 0"},
+      {"sync.bucket_mb=0", "above 0 and at most 1000000"},
       {"checkpoint.every=-1", "at least 0"},
       {"checkpoint.keep=0", "at least 1"},
       {"checkpoint.rate_mb=-1", "at least 0"},
