@@ -11,8 +11,8 @@
 namespace trireme {
 
 // Where a parameter's gradient is written: a piece of a bucket that its owner gave it. The backward pass of a layer
-// writes there directly (for a matrix product the product itself lands in the bucket), so no gradient is ever copied,
-// zeroed or accumulated in a pass of its own.
+// writes there itself. For a matrix product of the bucket's own type the product lands in the bucket, so the gradients
+// that make up nearly all of a model are never zeroed, copied or accumulated in a pass of their own.
 struct GradientSlot {
   at::Tensor view;
   bool fresh = true;              // nothing written yet in this step: overwrite instead of adding
