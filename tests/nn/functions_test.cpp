@@ -230,6 +230,27 @@ TEST(Product, IsTheSameInEveryTypeAndStride) {
   EXPECT_EQ(product(at::empty({0, 5}, at::kFloat), numbers({5, 3}, 1, at::kFloat)).size(0), 0);
 }
 
+TEST(Product, WritesIntoItsTargetOrAddsToIt) {
+  for (const auto& [type, tolerance] : {std::pair{at::kDouble, exact}, {at::kFloat, 1e-6}}) {
+    for (const auto& [m, k, n] : {std::tuple{7, 5, 3}, {1, 5, 3}, {7, 1, 3}, {7, 5, 1}, {1, 1, 1}, {7, 0, 3}}) {
+      for (const bool transposed : {false, true}) {
+        const auto left = transposed ? numbers({k, m}, 1, type).t() : numbers({m, k}, 1, type);
+        const auto right = numbers({k, n}, 2, type), start = numbers({m * n}, 3, type);
+        const auto plain = left.to(at::kDouble).mm(right.to(at::kDouble));
+        // A piece of a larger buffer, as a gradient is of its bucket.
+        const auto buffer = at::cat({start, start, start});
+        const auto target = buffer.narrow(0, m * n, m * n).view({m, n});
+        product_into(target, left, right, /*add=*/true);
+        expect_close(target, plain + start.view({m, n}).to(at::kDouble), tolerance);
+        product_into(target, left, right, /*add=*/false);
+        expect_close(target, plain, tolerance);
+        EXPECT_TRUE(at::equal(buffer.narrow(0, 0, m * n), start));
+        EXPECT_TRUE(at::equal(buffer.narrow(0, 2 * m * n, m * n), start));
+      }
+    }
+  }
+}
+
 // In fp32 on the CPU the forward pass goes through oneDNN: it must train like the rest.
 TEST(Linear, AgreesWithAutogradInFp32) {
   for (const auto layout : {WeightLayout::in_out, WeightLayout::out_in}) {

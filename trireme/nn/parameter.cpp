@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/nn/product.h"
+
 namespace trireme {
 
 void GradientSlot::written() {
@@ -20,7 +22,7 @@ void GradientSlot::add(const at::Tensor& gradient) {
 
 void GradientSlot::add_product(const at::Tensor& left, const at::Tensor& right) {
   if (view.scalar_type() == left.scalar_type()) {
-    at::addmm_out(view, view, left, right, fresh ? 0 : 1, 1);
+    product_into(view, left, right, /*add=*/!fresh);
     return written();
   }
   add(at::mm(left, right));  // a bf16 product into an fp32 gradient

@@ -5,6 +5,12 @@
 
 #include <optional>
 
+// torch exports this product but no header for it. Weak: a torch without it leaves the address empty.
+namespace at::native {
+__attribute__((weak)) void mkldnn_matmul(const Tensor& left, const Tensor& right, const Tensor& out, float beta,
+                                         float alpha);
+}
+
 namespace trireme {
 
 namespace {
@@ -23,6 +29,21 @@ const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& onednn_linear() {
   return found;
 }
 
+// Whether torch's oneDNN product is there and takes fp32, which not every version's does.
+bool onednn_writes_into() {
+  static const bool works = [] {
+    if (!at::native::mkldnn_matmul) return false;
+    const auto one = at::ones({16, 16}), out = at::zeros({16, 16});
+    try {
+      at::native::mkldnn_matmul(one, one, out, 0, 1);
+    } catch (const c10::Error&) {
+      return false;
+    }
+    return at::equal(out, at::full({16, 16}, 16.0));
+  }();
+  return works;
+}
+
 }  // namespace
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias) {
@@ -32,6 +53,15 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& matrix, const at::Tens
                                  std::nullopt);
   }
   return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
+}
+
+void product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool add) {
+  if (out.is_cpu() && out.scalar_type() == at::kFloat && left.numel() > 0 && out.numel() > 0 && onednn_writes_into()) {
+    at::native::mkldnn_matmul(left, right, out, add ? 1 : 0, 1);
+    return;
+  }
+  auto target = out;
+  at::addmm_out(target, out, left, right, add ? 1 : 0, 1);
 }
 
 }  // namespace trireme

@@ -10,4 +10,7 @@ namespace trireme {
 // 1024-wide MLP and a 384-wide GPT. Everything else is at::mm.
 at::Tensor product(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias = {});
 
+// out = left · right, or out += left · right, by the same choice of library; written straight into `out`.
+void product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool add);
+
 }  // namespace trireme
