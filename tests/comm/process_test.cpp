@@ -75,7 +75,7 @@ const Role short_of_memory("short of memory", [] {
   } catch (const Error& error) {
     text = error.what();
   }
-  if (text.find("rank 1 could not get") == std::string::npos)
+  if (text.find("rank 1 could not share") == std::string::npos)
     fail("rank {}: unexpected: {}", communicator.rank(), text);
   // The group is as good as before.
   auto memory = communicator.allocate(800'000).view(at::kDouble);

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <thread>
 
 #include "tests/comm/collective_checks.h"
@@ -140,6 +142,38 @@ TEST(SharedTransport, EveryRankHearsOfADisagreement) {
     for (int ranks : {2, 3}) {
       World::run_threads(ranks, [&](World& world) { check_disagreement(world.communicator(), disagreement); });
     }
+  }
+}
+
+TEST(SharedTransport, AllocatingIsPartOfTheAgreedOrder) {
+  World::run_threads(2, [](World& world) {
+    auto& communicator = world.communicator();
+    try {
+      if (world.rank() == 0) {
+        communicator.allocate(100);
+      } else {
+        communicator.wait(communicator.barrier("here"));
+      }
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 called operation 0: allocate() \"allocate\", rank 1 called operation "
+                                          "0: barrier() \"here\""));
+    }
+  });
+}
+
+TEST(SharedTransport, WhatIsNotANumberWinsWhicheverRankItComesFrom) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  for (int from = 0; from < 3; ++from) {
+    World::run_threads(3, [&](World& world) {
+      for (const auto op : {ReduceOp::max, ReduceOp::min}) {
+        auto values = at::tensor({1.0, world.rank() == from ? nan : 2.0, static_cast<double>(world.rank())});
+        world.communicator().wait(world.communicator().all_reduce(values, op, "values"));
+        EXPECT_EQ(values[0].item<double>(), 1);
+        EXPECT_TRUE(std::isnan(values[1].item<double>())) << "from rank " << from;
+        EXPECT_EQ(values[2].item<double>(), op == ReduceOp::max ? 2 : 0);
+      }
+    });
   }
 }
 

@@ -41,6 +41,7 @@ const Role rank_role("rank", [] {
   recorder.compute("reduce", 3);
   for (int i = 0; i < 12'000; ++i) {
     if (behaviour == "busy") recorder.compute("reduce", 3);
+    if (behaviour == "slow") recorder.still_working();
     if (board->stop_requested() == SIGTERM || (behaviour == "leave" && board->stop_requested())) {
       watchdog.stand_down();
       return 0;
@@ -170,6 +171,19 @@ TEST_F(WatchdogTest, OneWithoutProgressIsWarnedAboutAndEndsTheJob) {
   EXPECT_THAT(ranks_[0]->errors() + ranks_[1]->errors(),
               AllOf(HasSubstr("(watchdog.stop)"), HasSubstr("The job ends")));
   EXPECT_THAT(board_->fault_message(), HasSubstr(named(1) + " made no progress"));
+}
+
+TEST_F(WatchdogTest, OneThatIsSlowButAtWorkGoesOn) {
+  late_ = "0.5";
+  stop_ = "1";
+  start("slow", "busy");
+  std::this_thread::sleep_for(2000ms);
+  EXPECT_FALSE(board_->faulted()) << board_->fault_message();
+  board_->request_stop(SIGTERM);
+  for (auto& rank : ranks_) {
+    EXPECT_EQ(rank->wait(), 0);
+    EXPECT_EQ(rank->errors(), "");
+  }
 }
 
 TEST_F(WatchdogTest, TheSpeakerIsNotTheOneThatIsStuck) {

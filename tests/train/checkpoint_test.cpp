@@ -196,6 +196,20 @@ TEST_F(Checkpoint, KeepsWhatItJustWroteBesideLaterOnes) {
   EXPECT_TRUE(fs::exists(written / "manifest.json"));
 }
 
+// Resumed from step 10, the run leaves the line that led to 15 and 20: they stay on the disk, but are not resumed from.
+TEST_F(Checkpoint, SetsAsideWhatComesAfterTheStepItGoesOnFrom) {
+  Trained trained(small_gpt());
+  save(trained, {5, 10, 15, 20}, 9);
+  set_aside_checkpoints_after(folder / "run", 10);
+  EXPECT_THAT(names_in(checkpoints()), ElementsAre("abandoned-step-15", "abandoned-step-20", "step-10", "step-5"));
+  EXPECT_EQ(newest_checkpoint(folder / "run").step, 10);
+  const auto aside = open_checkpoint(checkpoints() / "abandoned-step-15");
+  EXPECT_EQ(aside.step, 15);
+  save(trained, {15}, 9);
+  set_aside_checkpoints_after(folder / "run", 10);  // a second time, over what lies there
+  EXPECT_THAT(names_in(checkpoints()), ElementsAre("abandoned-step-15", "abandoned-step-20", "step-10", "step-5"));
+}
+
 TEST_F(Checkpoint, IgnoresAndCleansWhatIsHalfWritten) {
   Trained trained(small_gpt());
   save(trained, {3});

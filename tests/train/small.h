@@ -87,6 +87,7 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
     for (int64_t step = 1; step <= steps; ++step) {
       if (before_step) before_step(trainer, world, step);
       reports.push_back(trainer.step(false));
+      trainer.check_finite(reports.back());
     }
     const auto evaluation = trainer.evaluate();
     outcome.parameters[static_cast<size_t>(world.rank())] = parameters_of(trainer);

@@ -11,6 +11,7 @@ const char* name_of(Collective collective) {
     case Collective::broadcast: return "broadcast";
     case Collective::all_gather: return "all_gather";
     case Collective::barrier: return "barrier";
+    case Collective::allocate: return "allocate";
   }
   return "?";
 }
@@ -35,7 +36,8 @@ std::string Call::describe() const {
   std::string arguments;
   if (collective == Collective::all_reduce) arguments = fmt::format("{}, ", name_of(op));
   if (collective == Collective::broadcast) arguments = fmt::format("from rank {}, ", root);
-  if (collective != Collective::barrier) arguments += fmt::format("{}, {} elements", c10::toString(dtype), count);
+  if (collective != Collective::barrier && collective != Collective::allocate)
+    arguments += fmt::format("{}, {} elements", c10::toString(dtype), count);
   return fmt::format("operation {}: {}({}) \"{}\"", sequence, name_of(collective), arguments, name);
 }
 

@@ -161,7 +161,11 @@ at::Tensor Communicator::allocate(int64_t bytes) {
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return !carrying_ && head_ == tail_; });
   if (failure_) std::rethrow_exception(failure_);
-  return transport_->allocate(bytes);
+  Call call{.sequence = tail_, .collective = Collective::allocate};
+  std::strncpy(call.name, "allocate", sizeof call.name - 1);
+  // It takes a place in the order like any other call.
+  head_ = ++tail_;
+  return transport_->allocate(call, bytes);
 }
 
 }  // namespace trireme

@@ -174,7 +174,8 @@ void ended(Job& job, pid_t pid, int status) {
   }
   if (rank < 0 && !job.board->faulted()) {
     // Nobody was left, or had come far enough, to say which rank it was; mpirun hands on the status of the first.
-    const auto why = code > 128 ? fmt::format("a rank was killed by signal {} ({})", code - 128, strsignal(code - 128)) : "a rank failed";
+    const auto why = code > 128 ? fmt::format("a rank was killed by signal {} ({})", code - 128, strsignal(code - 128))
+                                : "a rank failed";
     log::error("mpirun ended with status {}: {} before the ranks had met", code, why);
   }
   job.exit_status = job.board->faulted() ? job.board->fault_exit_status() : code > 128 ? 1 : code;

@@ -109,13 +109,9 @@ class MpiTransport final : public Transport {
   int size() const override { return session_->size; }
 
   void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
-    // Fingerprints have a fixed size, so this first exchange cannot go wrong whatever the ranks asked for.
-    MPI_Request request;
-    check(MPI_Iallgather(&call, sizeof call, MPI_BYTE, calls_.data(), sizeof call, MPI_BYTE, world_, &request),
-          "fingerprints");
-    wait_for(request, "fingerprints");
-    check_agreement(calls_);
+    compare(call);
     if (call.collective == Collective::barrier) return;
+    MPI_Request request;
 
     // MPI counts are ints: large tensors travel in pieces.
     const auto element = static_cast<int64_t>(tensor.element_size());
@@ -140,15 +136,28 @@ class MpiTransport final : public Transport {
                 "MPI_Iallgather");
           break;
         }
-        case Collective::barrier: break;
+        case Collective::barrier:
+        case Collective::allocate: break;
       }
       wait_for(request, call.name);
     }
   }
 
-  at::Tensor allocate(int64_t bytes) override { return at::zeros({bytes}, at::kByte); }
+  at::Tensor allocate(const Call& call, int64_t bytes) override {
+    compare(call);
+    return at::zeros({bytes}, at::kByte);
+  }
 
  private:
+  // Fingerprints have a fixed size, so this first exchange cannot go wrong whatever the ranks asked for.
+  void compare(const Call& call) {
+    MPI_Request request;
+    check(MPI_Iallgather(&call, sizeof call, MPI_BYTE, calls_.data(), sizeof call, MPI_BYTE, world_, &request),
+          "fingerprints");
+    wait_for(request, "fingerprints");
+    check_agreement(calls_);
+  }
+
   template <at::ScalarType dtype>
   static void add_narrow(MPI_Op (&ops)[3]) {
     MPI_Op_create(reduce_narrow<ReduceOp::sum, dtype>, 1, &ops[static_cast<int>(ReduceOp::sum)]);

@@ -23,11 +23,18 @@ void combine(ReduceOp op, Wide<T>* accumulator, const T* source, int64_t count) 
     case ReduceOp::sum:
       for (int64_t i = 0; i < count; ++i) accumulator[i] += static_cast<Wide<T>>(source[i]);
       break;
+    // A value that is not a number wins, whichever rank it comes from.
     case ReduceOp::max:
-      for (int64_t i = 0; i < count; ++i) accumulator[i] = std::max(accumulator[i], static_cast<Wide<T>>(source[i]));
+      for (int64_t i = 0; i < count; ++i) {
+        const auto a = accumulator[i], b = static_cast<Wide<T>>(source[i]);
+        accumulator[i] = a >= b || a != a ? a : b;
+      }
       break;
     case ReduceOp::min:
-      for (int64_t i = 0; i < count; ++i) accumulator[i] = std::min(accumulator[i], static_cast<Wide<T>>(source[i]));
+      for (int64_t i = 0; i < count; ++i) {
+        const auto a = accumulator[i], b = static_cast<Wide<T>>(source[i]);
+        accumulator[i] = a <= b || a != a ? a : b;
+      }
       break;
   }
 }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -44,8 +45,8 @@ struct Exhibit {
 struct alignas(128) Lane {
   std::atomic<uint32_t> arrived{0};
   std::atomic<uint32_t> sleepers{0};
-  std::atomic<uint32_t> left{0};  // it will arrive nowhere any more
-  int64_t allocated = 0;
+  std::atomic<uint32_t> left{0};      // it will arrive nowhere any more
+  std::atomic<int64_t> allocated{0};  // bytes; -1: it could not
   Exhibit exhibits[2];
 };
 
@@ -147,7 +148,7 @@ class SharedTransport final : public Transport {
     }
   }
 
-  at::Tensor allocate(int64_t bytes) override;
+  at::Tensor allocate(const Call& call, int64_t bytes) override;
 
  private:
   // Allocated by all ranks together: each one's part, mapped by every rank.
@@ -168,7 +169,8 @@ class SharedTransport final : public Transport {
       case Collective::all_gather:
         return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()),
                           bytes);
-      case Collective::barrier: return;
+      case Collective::barrier:
+      case Collective::allocate: return;
     }
   }
 
@@ -322,33 +324,47 @@ class SharedTransport final : public Transport {
   std::vector<std::shared_ptr<Allocation>> allocations_;
 };
 
-at::Tensor SharedTransport::allocate(int64_t bytes) {
-  if (size_ == 1 || group_->threads() || bytes == 0) return at::zeros({bytes}, at::kByte);
+at::Tensor SharedTransport::allocate(const Call& call, int64_t bytes) {
+  turn_ = call.sequence % 2;
+  exhibit(rank_).call = call;
+  if (group_->threads()) {
+    meet_and_check();
+    return at::zeros({bytes}, at::kByte);
+  }
   const auto number = allocations_.size();
   const auto name_for = [&](int rank) { return fmt::format("{}.{}.{}", group_->meeting, rank, number); };
   auto allocation = std::make_shared<Allocation>();
   allocation->parts.resize(size_);
   std::string problem;
-  try {
-    allocation->parts[rank_] = Segment::create(name_for(rank_), static_cast<size_t>(bytes));
-  } catch (const Error& error) {
-    problem = error.what();
-  }
-  lane(rank_).allocated = problem.empty() ? bytes : -1;
-  meet();
-  int short_of_memory = -1;
-  for (int i = 0; i < size_; ++i) {
-    if (lane(i).allocated < 0) short_of_memory = i;
-    if (i != rank_ && lane(i).allocated > 0 && short_of_memory < 0) {
-      allocation->parts[i] = Segment::open(name_for(i), static_cast<size_t>(lane(i).allocated), 1);
+  // Whatever goes wrong at one rank is told to all at the next meeting: nobody is left waiting there.
+  const auto attempt = [&](const std::function<void()>& part) {
+    try {
+      if (problem.empty()) part();
+    } catch (const Error& error) {
+      problem = error.what();
     }
-  }
+    lane(rank_).allocated = problem.empty() ? bytes : -1;
+  };
+  attempt([&] {
+    if (bytes > 0) allocation->parts[rank_] = Segment::create(name_for(rank_), static_cast<size_t>(bytes));
+  });
+  meet_and_check();
+  attempt([&] {
+    for (int i = 0; i < size_; ++i) {
+      const int64_t theirs = lane(i).allocated;
+      if (i != rank_ && theirs > 0) allocation->parts[i] = Segment::open(name_for(i), static_cast<size_t>(theirs), 1);
+    }
+  });
   meet();
-  if (problem.empty()) Segment::unlink(name_for(rank_));
-  if (short_of_memory >= 0) {
-    fail("rank {} could not get {} bytes of shared memory{}; free some of it, or use comm.transport=mpi",
-         short_of_memory, bytes, problem.empty() ? "" : " (" + problem + ")");
+  if (bytes > 0) Segment::unlink(name_for(rank_));
+  for (int i = 0; i < size_; ++i) {
+    if (lane(i).allocated >= 0) continue;
+    const auto why = i == rank_ ? problem : "its own message says why";
+    meet();  // everybody has read who it was
+    fail("rank {} could not share {} bytes of memory ({}); free some of /dev/shm, or use comm.transport=mpi", i, bytes,
+         why);
   }
+  if (bytes == 0) return at::empty({0}, at::kByte);
   allocations_.push_back(allocation);
   // The tensor keeps the mapping alive, even beyond this transport.
   return at::from_blob(allocation->parts[rank_].data(), {bytes}, [allocation](void*) {}, at::kByte);

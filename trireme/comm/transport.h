@@ -21,8 +21,9 @@ class Transport {
   // Carries out one collective on contiguous CPU tensors, in place. all_gather: `output` holds size() × count elements.
   virtual void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) = 0;
 
-  // Memory that peers can reach, where that saves a copy; collective: every rank calls it in the same order.
-  virtual at::Tensor allocate(int64_t bytes) = 0;
+  // Memory that peers can reach, where that saves a copy. A collective like the others, but each rank asks for as much
+  // as it needs.
+  virtual at::Tensor allocate(const Call& call, int64_t bytes) = 0;
 
   // Makes every rank that waits for this one throw. For ranks that are threads; processes end by the watchdog.
   virtual void abort() {}

@@ -50,7 +50,7 @@ class LonelyTransport final : public Transport {
   void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
     if (call.collective == Collective::all_gather) output.copy_(tensor.view_as(output));
   }
-  at::Tensor allocate(int64_t bytes) override { return at::zeros({bytes}, at::kByte); }
+  at::Tensor allocate(const Call&, int64_t bytes) override { return at::zeros({bytes}, at::kByte); }
 };
 
 }  // namespace
@@ -102,66 +102,77 @@ Surroundings look_around() {
   return found;
 }
 
+namespace {
+
+// What this start cannot give: said before anybody waits for anybody.
+void refuse_impossible(const Surroundings& around, bool wants_mpi) {
+  if (!wants_mpi) return;
+  const bool one_host = around.local_size == around.size;
+  if (around.launcher == Launcher::torchrun) {
+    refuse("torchrun starts ranks without MPI, which {} needs: start with mpirun or srun instead",
+           one_host ? "comm.transport=mpi" : "a job on several hosts");
+  }
+  if (around.launcher == Launcher::srun && environment("PMIX_NAMESPACE").empty() && environment("PMI_RANK").empty()) {
+    refuse("srun started these ranks without MPI: start them with srun --mpi=pmix (or pmi2), or with mpirun");
+  }
+}
+
+std::shared_ptr<MpiSession> start_mpi(const Surroundings& around) {
+  auto session = MpiSession::start();
+  if (session->size != around.size) {
+    refuse("{} started {} ranks, but MPI sees {}: {}", name(around.launcher), around.size, session->size,
+           around.launcher == Launcher::srun ? "start with srun --mpi=pmix (or pmi2), or with mpirun"
+                                             : "the program and mpirun come from different MPI libraries");
+  }
+  return session;
+}
+
+// A path that the ranks of this host share and no other job has.
+std::string meeting_place(const Surroundings& around, MpiSession* session) {
+  if (auto given = environment("TRIREME_BOARD"); !given.empty()) return given;
+  if (!session) return board_path(around.job).string();
+  return session->share_on_host(session->local_rank == 0 ? board_path(fmt::format("pid{}", getpid())).string() : "");
+}
+
+// The launcher made the board, or the first rank of the host does and the others wait for it.
+std::shared_ptr<Board> board_at(const std::string& meeting, int local_rank, int local_size) {
+  if (!environment("TRIREME_BOARD").empty()) return Board::open(meeting);
+  if (local_rank == 0) {
+    sweep_boards();
+    return Board::create(meeting, local_size);
+  }
+  // torchrun may give two jobs the same name: a board whose maker is dead is the older one's.
+  std::shared_ptr<Board> board;
+  for (int tries = 0; !board || !board->maker_lives(); ++tries) {
+    if (tries == 60'000) fail("the first rank of this host did not make {} within a minute", meeting);
+    if (tries > 0) usleep(1000);
+    if (::access(meeting.c_str(), F_OK) == 0) board = Board::open(meeting);
+  }
+  return board;
+}
+
+}  // namespace
+
 std::unique_ptr<World> World::join(const Surroundings& around, TransportKind transport) {
   log::set_rank(around.rank);
   std::unique_ptr<World> world(new World);
-  const bool one_host = around.local_size == around.size;
-  const bool wants_mpi = around.launcher == Launcher::mpirun || transport == TransportKind::mpi || !one_host;
   if (around.size == 1) {
     world->board_ = Board::in_memory(1);
     world->recorder_ = std::make_unique<Recorder>(&world->board_->slot(0));
     world->communicator_ = std::make_unique<Communicator>(std::make_unique<LonelyTransport>(), *world->recorder_);
     return world;
   }
-  if (around.launcher == Launcher::torchrun && wants_mpi) {
-    refuse("torchrun starts ranks without MPI, which {} needs: start with mpirun or srun instead",
-           one_host ? "comm.transport=mpi" : "a job on several hosts");
-  }
+  const bool wants_mpi =
+      around.launcher == Launcher::mpirun || transport == TransportKind::mpi || around.local_size != around.size;
+  refuse_impossible(around, wants_mpi);
+  const auto session = wants_mpi ? start_mpi(around) : nullptr;
+  world->session_ = session;
+  world->local_rank_ = session ? session->local_rank : around.local_rank;
+  world->local_size_ = session ? session->local_size : around.local_size;
 
-  if (around.launcher == Launcher::srun && wants_mpi && environment("PMIX_NAMESPACE").empty() &&
-      environment("PMI_RANK").empty()) {
-    refuse("srun started these ranks without MPI: start them with srun --mpi=pmix (or pmi2), or with mpirun");
-  }
-
-  std::shared_ptr<MpiSession> session;
-  std::string meeting = environment("TRIREME_BOARD");
-  world->local_rank_ = around.local_rank;
-  world->local_size_ = around.local_size;
-  if (wants_mpi) {
-    session = MpiSession::start();
-    world->session_ = session;
-    if (session->size != around.size) {
-      refuse("{} started {} ranks, but MPI sees {}: {}", name(around.launcher), around.size, session->size,
-             around.launcher == Launcher::srun ? "start with srun --mpi=pmix (or pmi2), or with mpirun"
-                                               : "the program and mpirun come from different MPI libraries");
-    }
-    world->local_rank_ = session->local_rank;
-    world->local_size_ = session->local_size;
-    if (meeting.empty()) {
-      meeting =
-          session->share_on_host(session->local_rank == 0 ? board_path(fmt::format("pid{}", getpid())).string() : "");
-    }
-  } else if (meeting.empty()) {
-    meeting = board_path(around.job).string();
-  }
-
-  // The board: the launcher made it, or the first rank of the host does and the others wait for it.
-  if (environment("TRIREME_BOARD").empty()) {
-    if (world->local_rank_ == 0) {
-      sweep_boards();
-      world->board_ = Board::create(meeting, world->local_size_);
-      world->owns_board_ = true;
-    } else {
-      // torchrun may give two jobs the same name: a board whose maker is dead is the older one's.
-      for (int tries = 0; !world->board_ || !world->board_->maker_lives(); ++tries) {
-        if (tries == 60'000) fail("the first rank of this host did not make {} within a minute", meeting);
-        if (tries > 0) usleep(1000);
-        if (::access(meeting.c_str(), F_OK) == 0) world->board_ = Board::open(meeting);
-      }
-    }
-  } else {
-    world->board_ = Board::open(meeting);
-  }
+  const auto meeting = meeting_place(around, session.get());
+  world->board_ = board_at(meeting, world->local_rank_, world->local_size_);
+  world->owns_board_ = environment("TRIREME_BOARD").empty() && world->local_rank_ == 0;
   auto& slot = world->board_->slot(world->local_rank_);
   slot.rank.store(around.rank);
   slot.pid.store(getpid());
@@ -169,7 +180,7 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
 
   const bool all_here = world->local_size_ == around.size;
   if (transport == TransportKind::shared && !all_here) refuse("comm.transport=shared needs all ranks on one host");
-  const bool shared = transport == TransportKind::shared || (transport == TransportKind::automatic && all_here);
+  const bool shared = transport != TransportKind::mpi && all_here;
   auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank)
                         : make_mpi_transport(session);
   world->communicator_ = std::make_unique<Communicator>(std::move(carrier), *world->recorder_);

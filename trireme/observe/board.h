@@ -31,6 +31,7 @@ struct alignas(128) BoardSlot {
   std::atomic<RankState> state{RankState::absent};
   std::atomic<int64_t> beat_ns{0};    // monotonic clock at the last heartbeat
   std::atomic<uint64_t> progress{0};  // operations begun since the start
+  std::atomic<uint64_t> alive{0};     // signs of life inside one long operation
   std::atomic<int64_t> step{-1};
   OperationRecord compute;
   OperationRecord communication;

@@ -32,6 +32,10 @@ void Recorder::communicate(const char* what, int64_t sequence) {
   slot_->progress.fetch_add(1, std::memory_order_relaxed);
 }
 
+void Recorder::still_working() {
+  if (slot_) slot_->alive.fetch_add(1, std::memory_order_relaxed);
+}
+
 void Recorder::set_step(int64_t step) {
   step_.store(step, std::memory_order_relaxed);
   if (slot_) slot_->step.store(step, std::memory_order_relaxed);

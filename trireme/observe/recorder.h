@@ -33,6 +33,8 @@ class Recorder {
   // The compute thread begins an operation, the communication thread begins a message.
   void compute(const char* what, int64_t index = -1);
   void communicate(const char* what, int64_t sequence);
+  // One long operation, such as waiting for a slow disk, goes on: not a hang.
+  void still_working();
   void set_step(int64_t step);
   int64_t step() const { return step_.load(std::memory_order_relaxed); }
 

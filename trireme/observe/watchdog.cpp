@@ -24,7 +24,7 @@ struct Watchdog::Peer {
   int local_rank = 0;
   int descriptor = -1;  // pidfd: readable once the process is dead
   bool tried = false;
-  uint64_t progress = 0;
+  uint64_t progress = 0, alive = 0;
   int64_t progress_ns = 0;
   int64_t step = -1;
   int64_t step_ns = 0;
@@ -124,9 +124,10 @@ void Watchdog::watch_pace(int64_t now_ns) {
   for (auto& peer : peers_) {
     auto& slot = board_->slot(peer->local_rank);
     if (slot.state.load() != RankState::running) continue;
-    const uint64_t progress = slot.progress.load();
-    if (progress != peer->progress) {
+    const uint64_t progress = slot.progress.load(), alive = slot.alive.load();
+    if (progress != peer->progress || alive != peer->alive) {
       peer->progress = progress;
+      peer->alive = alive;
       peer->progress_ns = now_ns;
       peer->warned = false;
     }

@@ -23,6 +23,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr int format_version = 1;
+constexpr double forever = 1e9;  // seconds
 constexpr const char* partial_suffix = ".partial";
 
 DType dtype_of(at::ScalarType type) {
@@ -240,7 +241,7 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
   c10::NoGradGuard no_grad;
   const auto begun = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !pending_; });  // the one before is still being written: its buffers are in use
+  wait_until_written(lock, forever);  // the one before: its buffers are in use
   const bool first = !snapshot_;
   if (first) snapshot_ = std::make_unique<Snapshot>();
   auto& snapshot = *snapshot_;
@@ -308,7 +309,10 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
     for (const auto& entry : entries)
       tensors.push_back({entry.name, dtype_of(entry.view.scalar_type()), entry.view.sizes().vec()});
     SafetensorsWriter writer(partial / file, tensors, {{"format", "pt"}}, &limit);
-    for (const auto& entry : entries) writer.append(bytes_of(entry.view));
+    for (const auto& entry : entries) {
+      writer.append(bytes_of(entry.view));
+      ++pieces_written_;
+    }
     const auto written = writer.finish();
     files[file] = {{"bytes", written.bytes}, {"xxh3", hex(written.checksum)}};
     total += written.bytes;
@@ -344,7 +348,18 @@ void CheckpointWriter::prune(int64_t newest) {
 
 bool CheckpointWriter::finish(double timeout_s) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return !pending_; });
+  return wait_until_written(lock, timeout_s);
+}
+
+// A disk that is slow is not a rank that hangs: as long as pieces get written, the watchdog is told so.
+bool CheckpointWriter::wait_until_written(std::unique_lock<std::mutex>& lock, double timeout_s) {
+  uint64_t seen = pieces_written_;
+  for (double waited_s = 0; pending_ && waited_s < timeout_s; waited_s += 0.25) {
+    changed_.wait_for(lock, std::chrono::duration<double>(std::min(0.25, timeout_s - waited_s)));
+    if (pieces_written_ != seen) recorder_.still_working();
+    seen = pieces_written_;
+  }
+  return !pending_;
 }
 
 std::optional<fs::path> CheckpointWriter::last() const {

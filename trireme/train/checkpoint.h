@@ -4,6 +4,7 @@
 // on the values: not on ranks, buckets or time.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <memory>
@@ -62,6 +63,7 @@ class CheckpointWriter {
   void run();
   void write(const Snapshot& snapshot);
   void prune(int64_t newest);
+  bool wait_until_written(std::unique_lock<std::mutex>& lock, double timeout_s);
 
   std::filesystem::path folder_;
   CheckpointConfig config_;
@@ -71,6 +73,7 @@ class CheckpointWriter {
   std::condition_variable changed_;
   std::unique_ptr<Snapshot> snapshot_;  // buffers are kept from save to save
   bool pending_ = false, ending_ = false;
+  std::atomic<uint64_t> pieces_written_{0};
   std::optional<std::filesystem::path> last_;
   std::thread thread_;
 };

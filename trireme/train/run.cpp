@@ -156,102 +156,126 @@ nlohmann::ordered_json RunResult::json() const {
 
 namespace {
 
-RunResult train_inside(const RunConfig& config, World& world, const RunOptions& options,
-                       std::unique_ptr<CheckpointWriter>& writer) {
-  const bool first = world.rank() == 0;
-  auto& recorder = world.recorder();
-  const auto data = open_data(config);
-  const auto resolved = resolved_yaml(config);
-  check_same_everywhere(world, resolved, *data.train);
+// One run of this rank, from its data to its last checkpoint.
+class Run {
+ public:
+  Run(const RunConfig& config, World& world, const RunOptions& options, std::unique_ptr<CheckpointWriter>& writer)
+      : config_(config),
+        world_(world),
+        options_(options),
+        writer_(writer),
+        data_(open_data(config)),
+        resolved_(resolved_yaml(config)) {}
 
-  // Rank 0 finds the folder and what to resume from; the others are told.
-  RunFolder folder;
-  std::string problem;
-  if (first) {
-    try {
-      folder = options.resume ? RunFolder::resume(config, options.name, options.resume_from)
-                              : RunFolder::fresh(config, options.name);
-    } catch (const Error& error) {
-      problem = error.what();
+  RunResult operator()() {
+    check_same_everywhere(world_, resolved_, *data_.train);
+    const auto checkpoint = find_folder();
+    Trainer trainer(config_, world_, data_);
+    if (!checkpoint.empty()) {
+      const auto info = open_checkpoint(checkpoint);
+      load_checkpoint(info, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true);
+      trainer.progression() = info.progression;
     }
+    if (world_.rank() == 0) open_folder(trainer);
+    result_.run_dir = folder_.path;
+    result_.items = data_.train->items();
+    do_steps(trainer);
+    result_.steps = trainer.progression().step;
+    result_.skipped = trainer.progression().skipped;
+    finish(checkpoint);
+    return result_;
   }
-  const auto shared = broadcast_text(world, !problem.empty()    ? "!" + problem
-                                            : folder.checkpoint ? folder.checkpoint->folder.string()
-                                                                : "");
-  if (!shared.empty() && shared[0] == '!') refuse("{}", first ? problem : shared.substr(1));
 
-  Trainer trainer(config, world, data);
-  auto& progression = trainer.progression();
-  if (!shared.empty()) {
-    const auto checkpoint = open_checkpoint(shared);
-    load_checkpoint(checkpoint, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true);
-    progression = checkpoint.progression;
+ private:
+  // Rank 0 finds the run's folder and the checkpoint to go on from, if any; the others are told.
+  std::string find_folder() {
+    std::string problem;
+    if (world_.rank() == 0) {
+      try {
+        folder_ = options_.resume ? RunFolder::resume(config_, options_.name, options_.resume_from)
+                                  : RunFolder::fresh(config_, options_.name);
+      } catch (const Error& error) {
+        problem = error.what();
+      }
+    }
+    const auto shared = broadcast_text(world_, !problem.empty()     ? "!" + problem
+                                               : folder_.checkpoint ? folder_.checkpoint->folder.string()
+                                                                    : "");
+    if (!shared.empty() && shared[0] == '!') refuse("{}", world_.rank() == 0 ? problem : shared.substr(1));
+    return shared;
   }
-  const int64_t begun_at = progression.step;
 
-  if (first) {
-    set_aside_checkpoints_after(folder.path, begun_at);
-    folder.prepare(resolved, plan_yaml(config, world, trainer));
-    log::set_file(folder.path / "log.txt");
-    recorder.add_sink(std::make_unique<MetricsFile>(folder.path / "metrics.jsonl", options.resume ? begun_at : -1));
-    if (config.log.tensorboard) recorder.add_sink(make_tensorboard(folder.path, options.resume ? begun_at : -1));
-    if (!options.quiet) recorder.add_sink(std::make_unique<Progress>(config.log.every));
-    writer = std::make_unique<CheckpointWriter>(folder.path, config.checkpoint, resolved, recorder);
+  void open_folder(Trainer& trainer) {
+    auto& recorder = world_.recorder();
+    const int64_t begun_at = trainer.progression().step, known = options_.resume ? begun_at : -1;
+    set_aside_checkpoints_after(folder_.path, begun_at);
+    folder_.prepare(resolved_, plan_yaml(config_, world_, trainer));
+    log::set_file(folder_.path / "log.txt");
+    recorder.add_sink(std::make_unique<MetricsFile>(folder_.path / "metrics.jsonl", known));
+    if (config_.log.tensorboard) recorder.add_sink(make_tensorboard(folder_.path, known));
+    if (!options_.quiet) recorder.add_sink(std::make_unique<Progress>(config_.log.every));
+    writer_ = std::make_unique<CheckpointWriter>(folder_.path, config_.checkpoint, resolved_, recorder);
     log::info("{}", trainer.brief());
-    log::info("data: {}", data.train->describe());
-    log::info("run folder: {}", folder.path.string());
-    if (options.resume) log::info("resuming after step {}", begun_at);
-    recorder.event(options.resume ? "resumed" : "started",
-                   {{"step", begun_at}, {"ranks", world.size()}, {"threads", at::get_num_threads()}});
+    log::info("data: {}", data_.train->describe());
+    log::info("run folder: {}", folder_.path.string());
+    if (options_.resume) log::info("resuming after step {}", begun_at);
+    recorder.event(options_.resume ? "resumed" : "started",
+                   {{"step", begun_at}, {"ranks", world_.size()}, {"threads", at::get_num_threads()}});
   }
 
-  RunResult result;
-  result.run_dir = folder.path;
-  result.items = data.train->items();
-  const auto save = [&] {
-    recorder.compute("save");
-    if (writer) writer->save(trainer.model().parameters(), trainer.store(), progression);
-  };
-  std::vector<double> step_seconds;
-  int64_t before_ns = monotonic_ns();
-  while (progression.step < config.train.steps) {
-    auto report = trainer.step(world.board()->stop_requested() != 0);
-    const int64_t step = report.step;
-    const bool last = step == config.train.steps || trainer.stop_agreed();
-    if (last || (config.train.eval_every > 0 && step % config.train.eval_every == 0)) {
-      if (!trainer.stop_agreed()) report.eval_loss = trainer.evaluate();
-      if (report.eval_loss) result.eval_loss = report.eval_loss;
+  void do_steps(Trainer& trainer) {
+    std::vector<double> seconds;
+    int64_t before_ns = monotonic_ns();
+    const auto due = [](int64_t every, int64_t step) { return every > 0 && step % every == 0; };
+    while (trainer.progression().step < config_.train.steps) {
+      auto report = trainer.step(world_.board()->stop_requested() != 0);
+      const bool stopping = trainer.stop_agreed(), last = stopping || report.step == config_.train.steps;
+      if (!stopping && (last || due(config_.train.eval_every, report.step))) report.eval_loss = trainer.evaluate();
+      if (report.eval_loss) result_.eval_loss = report.eval_loss;
+      result_.loss = report.loss;
+      world_.recorder().report(report);
+      trainer.check_finite(report);
+      if (last || due(config_.checkpoint.every, report.step)) {
+        world_.recorder().compute("save");
+        if (writer_) writer_->save(trainer.model().parameters(), trainer.store(), trainer.progression());
+      }
+      const int64_t now_ns = monotonic_ns();
+      seconds.push_back(static_cast<double>(now_ns - before_ns) * 1e-9);
+      before_ns = now_ns;
+      if (stopping && report.step < config_.train.steps) {
+        result_.stopped_by = world_.board()->stop_requested();
+        if (result_.stopped_by == 0) result_.stopped_by = SIGTERM;  // another host's ranks were asked
+        break;
+      }
     }
-    recorder.report(report);
-    result.loss = report.loss;
-    if (last || (config.checkpoint.every > 0 && step % config.checkpoint.every == 0)) save();
-    const int64_t now_ns = monotonic_ns();
-    step_seconds.push_back(static_cast<double>(now_ns - before_ns) * 1e-9);
-    before_ns = now_ns;
-    if (trainer.stop_agreed() && step < config.train.steps) {
-      result.stopped_by = world.board()->stop_requested();
-      if (result.stopped_by == 0) result.stopped_by = SIGTERM;  // another host's ranks were asked
-      break;
+    // The first steps pay for memory and caches: leave them out where there are enough others.
+    if (seconds.size() > 4) seconds.erase(seconds.begin(), seconds.begin() + 2);
+    result_.step_s = median(seconds);
+    if (result_.step_s > 0)
+      result_.items_per_s = static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / result_.step_s;
+  }
+
+  void finish(const std::string& resumed_from) {
+    world_.recorder().compute("finish");
+    if (writer_) {
+      writer_->finish(1e9);
+      result_.checkpoint = writer_->last().value_or(resumed_from).string();
     }
+    world_.recorder().finish();
+    // Everybody leaves together: rank 0 may still have been writing.
+    world_.communicator().wait(world_.communicator().barrier("finish"));
+    log::set_file({});
   }
-  recorder.compute("finish");
-  result.steps = progression.step;
-  result.skipped = progression.skipped;
-  // The first steps pay for memory and caches: leave them out where there are enough others.
-  if (step_seconds.size() > 4) step_seconds.erase(step_seconds.begin(), step_seconds.begin() + 2);
-  result.step_s = median(step_seconds);
-  if (result.step_s > 0)
-    result.items_per_s = static_cast<double>(config.train.batch * data.train->items_per_sample()) / result.step_s;
-  if (writer) {
-    writer->finish(1e9);
-    result.checkpoint = writer->last().value_or(shared).string();  // none was written: what it was resumed from
-  }
-  recorder.finish();
-  // Everybody leaves together: rank 0 may still have been writing.
-  world.communicator().wait(world.communicator().barrier("finish"));
-  log::set_file({});
-  return result;
-}
+
+  const RunConfig& config_;
+  World& world_;
+  const RunOptions& options_;
+  std::unique_ptr<CheckpointWriter>& writer_;
+  const Split data_;
+  const std::string resolved_;
+  RunFolder folder_;  // rank 0's
+  RunResult result_;
+};
 
 }  // namespace
 
@@ -268,7 +292,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
                                      }});
   }
   try {
-    auto result = train_inside(config, world, options, writer);
+    auto result = Run(config, world, options, writer)();
     if (watchdog) watchdog->stand_down();
     return result;
   } catch (Error& error) {

@@ -195,22 +195,21 @@ StepReport Trainer::step(bool stop) {
   report.reduce_wait_s = executor_.idle_s();
   report.sent_bytes = world_.recorder().sent_bytes() - sent;
   report.memory = world_.recorder().memory().by_owner();
+  return report;
+}
 
-  const auto shown = [](double value) {
-    return std::isnan(value) ? "nan" : fmt::format("{}", value);
-  };  // without its sign
+void Trainer::check_finite(const StepReport& report) const {
+  if (update_) return;
+  const auto shown = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };  // no sign
   const int64_t limit = config_.train.nonfinite_limit;
-  if (!update_ && progression_.skipped_in_a_row > limit) {
+  if (progression_.skipped_in_a_row > limit) {
     fail(
         "step {}: loss {}, gradient norm {}: not finite for {} steps in a row (train.nonfinite_limit = {}); lower "
-        "optimizer.lr, or use a "
-        "wider train.precision",
+        "optimizer.lr, or use a wider train.precision",
         report.step, shown(report.loss), shown(report.grad_norm), progression_.skipped_in_a_row, limit);
   }
-  if (!update_)
-    log::warn("step {} skipped: loss {}, gradient norm {} are not finite", report.step, shown(report.loss),
-              shown(report.grad_norm));
-  return report;
+  log::warn("step {} skipped: loss {}, gradient norm {} are not finite", report.step, shown(report.loss),
+            shown(report.grad_norm));
 }
 
 void Trainer::build_evaluation() {

@@ -42,6 +42,9 @@ class Trainer {
 
   // Does the next step; `stop` is this rank's wish to end, agreed on by all ranks in stop_agreed().
   StepReport step(bool stop);
+  // Says that the step was skipped for values that are not finite, or fails when too many were; after its report has
+  // been recorded.
+  void check_finite(const StepReport& report) const;
   bool stop_agreed() const { return stop_agreed_; }
 
   // Mean loss over `train.eval_batches` batches of the held-out samples; nothing when there are none.
