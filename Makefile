@@ -11,7 +11,7 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 CONFIGURE := $(if $(TRIREME_PARTS),-DTRIREME_PARTS=$(TRIREME_PARTS))
 
-.PHONY: all demo test setup setup-test build build-all docs bench soak sanitize format clean
+.PHONY: all demo test setup setup-test build build-all docs bench soak pipelines sanitize format clean
 
 all: build
 
@@ -48,6 +48,10 @@ bench: build
 
 soak: build-all
 	tests/e2e/soak.py --program $(BUILD)/bin/trireme
+
+# Every combination of schedule, stages, replicas, cuts, microbatches and model; a thousand steps with delays everywhere.
+pipelines: build-all
+	$(BUILD)/tests/test_train --gtest_also_run_disabled_tests --gtest_filter='PipelineByHand.*'
 
 sanitize: setup-test
 	@for preset in asan tsan; do \

@@ -36,12 +36,12 @@ file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/first)
 file(CREATE_LINK ${TRIREME_fmt_INCLUDE}/fmt ${PROJECT_BINARY_DIR}/first/fmt SYMBOLIC)
 file(CREATE_LINK ${TRIREME_json_INCLUDE}/nlohmann ${PROJECT_BINARY_DIR}/first/nlohmann SYMBOLIC)
 
-# TensorBoard files need protozero; without it the sink says what to install.
+# TensorBoard files and traces need protozero; without it they say what to install.
 find_path(TRIREME_PROTOZERO_INCLUDE protozero/pbf_writer.hpp HINTS ${TRIREME_PARTS}/include)
 if(TRIREME_PROTOZERO_INCLUDE)
   set(TRIREME_HAVE_PROTOZERO ON)
 else()
-  message(STATUS "Trireme: without TensorBoard files (install libprotozero-dev)")
+  message(STATUS "Trireme: without TensorBoard files and traces (install libprotozero-dev)")
 endif()
 
 find_package(GTest QUIET)

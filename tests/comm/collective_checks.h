@@ -228,7 +228,7 @@ inline std::vector<Disagreement> disagreements() {
 inline void check_disagreement(Communicator& communicator, const Disagreement& disagreement) {
   const auto before = communicator.barrier("before");
   communicator.wait(before);
-  const auto operation = fmt::format("called operation {}: ", before);  // operations count from 0, tickets from 1
+  const auto operation = fmt::format("called operation {}: ", communicator.calls());
   const int last = communicator.size() - 1;
   std::string text;
   try {

@@ -11,6 +11,7 @@
 #include <future>
 #include <thread>
 
+#include "tests/engine/in_order.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/world.h"
 #include "trireme/engine/executor.h"
@@ -129,7 +130,7 @@ TEST(CommunicatorTest, AStepOnTheEngineIsHelpedByIt) {
     auto& communicator = world.communicator();
     InOrder schedule;
     RealClock clock;
-    Executor executor(world.recorder(), schedule, clock, &communicator);
+    Executor executor(world.recorder(), clock, &communicator);
     Graph graph;
     constexpr int buckets = 4;
     std::vector<at::Tensor> tensors;
@@ -158,7 +159,7 @@ TEST(CommunicatorTest, AStepOnTheEngineIsHelpedByIt) {
                 },
                 {static_cast<TaskId>(i)});
     }
-    for (int step = 0; step < 100; ++step) executor.run(graph);
+    for (int step = 0; step < 100; ++step) executor.run(graph, schedule);
   });
 }
 
@@ -198,7 +199,7 @@ TEST(CommunicatorTest, AStepWhoseWireFailsEnds) {
     auto& communicator = world.communicator();
     InOrder schedule;
     RealClock clock;
-    Executor executor(world.recorder(), schedule, clock, &communicator);
+    Executor executor(world.recorder(), clock, &communicator);
     Graph graph;
     for (int i = 0; i < 6; ++i) {
       const auto id = static_cast<TaskId>(i);
@@ -208,7 +209,7 @@ TEST(CommunicatorTest, AStepWhoseWireFailsEnds) {
                                 [&, id](std::exception_ptr error) { executor.complete(id, error); });
       });
     }
-    EXPECT_THAT(error_of([&] { executor.run(graph); }), HasSubstr("ranks disagree"));
+    EXPECT_THAT(error_of([&] { executor.run(graph, schedule); }), HasSubstr("ranks disagree"));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tests/comm/collective_checks.h"
+#include "tests/comm/message_checks.h"
 #include "tests/support/child.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/shared_transport.h"
@@ -56,6 +57,8 @@ const Role collectives("collectives", [] {
   auto second = communicator.allocate(1'000'000 + 4096 * communicator.rank()).narrow(0, 0, 800'000).view(at::kDouble);
   check_all_reduce(communicator, Example(at::kDouble, 100'000, communicator.size()), second, Promise::bits);
   check_random_mix(communicator, arena, 2000, 99);
+  check_groups(communicator);
+  check_messages(communicator, recorder, 0);
   return 0;
 });
 

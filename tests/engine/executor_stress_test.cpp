@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/engine/in_order.h"
 #include "trireme/engine/executor.h"
 
 namespace {
@@ -131,9 +132,9 @@ TEST(ExecutorStress, TenThousandRuns) {
   Recorder recorder;
   InOrder schedule;
   RealClock clock;
-  Executor executor(recorder, schedule, clock);
+  Executor executor(recorder, clock);
   Step step(executor, [&](TaskId wire) { executor.complete(wire); });
-  for (int run = 0; run < 10'000; ++run) executor.run(step.graph);
+  for (int run = 0; run < 10'000; ++run) executor.run(step.graph, schedule);
   EXPECT_EQ(step.computed, 10'000 * computed_per_step);
   EXPECT_EQ(step.sent.load(), 10'000 * Step::buckets);
   EXPECT_TRUE(step.all_sent);
@@ -143,10 +144,10 @@ TEST(ExecutorStress, TenThousandRunsWithWiresCompletedInAnyOrder) {
   Recorder recorder;
   InOrder schedule;
   RealClock clock;
-  Executor executor(recorder, schedule, clock);
+  Executor executor(recorder, clock);
   Carriers carriers(executor, 3);
   Step step(executor, [&](TaskId wire) { carriers.give(wire); });
-  for (int run = 0; run < 10'000; ++run) executor.run(step.graph);
+  for (int run = 0; run < 10'000; ++run) executor.run(step.graph, schedule);
   EXPECT_EQ(step.computed, 10'000 * computed_per_step);
   EXPECT_EQ(step.sent.load(), 10'000 * Step::buckets);
   EXPECT_TRUE(step.all_sent);
@@ -157,7 +158,7 @@ TEST(ExecutorStress, ChainsOfWiresAcrossThreads) {
   Recorder recorder;
   InOrder schedule;
   RealClock clock;
-  Executor executor(recorder, schedule, clock);
+  Executor executor(recorder, clock);
   Carriers carriers(executor, 2);
   Graph graph;
   std::atomic<int> last{-1};
@@ -173,7 +174,7 @@ TEST(ExecutorStress, ChainsOfWiresAcrossThreads) {
         after)};
   }
   graph.add(TaskKind::norm, 0, Lane::compute, [&] { last = -1; }, after);
-  for (int run = 0; run < 500; ++run) executor.run(graph);
+  for (int run = 0; run < 500; ++run) executor.run(graph, schedule);
   EXPECT_TRUE(in_order.load());
 }
 
@@ -181,7 +182,7 @@ TEST(ExecutorStress, ErrorsInManyRunsNeverLeaveAWireBehind) {
   Recorder recorder;
   InOrder schedule;
   RealClock clock;
-  Executor executor(recorder, schedule, clock);
+  Executor executor(recorder, clock);
   std::atomic<int> started{0};
   Carriers carriers(executor, 2);
   Graph graph;
@@ -192,7 +193,7 @@ TEST(ExecutorStress, ErrorsInManyRunsNeverLeaveAWireBehind) {
     });
   }
   graph.add(TaskKind::forward, 0, Lane::compute, [] { throw std::runtime_error("every time"); });
-  for (int run = 0; run < 2'000; ++run) EXPECT_THROW(executor.run(graph), std::runtime_error);
+  for (int run = 0; run < 2'000; ++run) EXPECT_THROW(executor.run(graph, schedule), std::runtime_error);
   EXPECT_EQ(started.load(), 4 * 2'000);
 }
 
@@ -201,13 +202,13 @@ TEST(ExecutorStress, NothingIsAllocatedOnceWarm) {
   Recorder recorder(&slot);
   InOrder schedule;
   RealClock clock;
-  Executor executor(recorder, schedule, clock);
+  Executor executor(recorder, clock);
   Step step(executor, [&](TaskId wire) { executor.complete(wire); });
-  executor.run(step.graph);
+  executor.run(step.graph, schedule);
   counting = true;
   delete new int;  // the counter itself works
   const auto counted_one = allocations;
-  for (int run = 0; run < 100; ++run) executor.run(step.graph);
+  for (int run = 0; run < 100; ++run) executor.run(step.graph, schedule);
   counting = false;
   EXPECT_EQ(counted_one, 1);
   EXPECT_EQ(allocations - counted_one, 0);
@@ -218,15 +219,15 @@ TEST(ExecutorStress, CostOfAnEmptyTask) {
   Recorder recorder(&slot);
   InOrder schedule;
   RealClock clock;
-  Executor executor(recorder, schedule, clock);
+  Executor executor(recorder, clock);
   Graph graph;
   constexpr int tasks = 200;
   std::vector<TaskId> after;
-  for (int i = 0; i < tasks; ++i) after = {graph.add(TaskKind::copy, i, Lane::compute, [] {}, after)};
+  for (int i = 0; i < tasks; ++i) after = {graph.add(TaskKind::receive, i, Lane::compute, [] {}, after)};
   double best_s = 1e9;
   for (int run = 0; run < 200; ++run) {
     const double begin = clock.now_s();
-    executor.run(graph);
+    executor.run(graph, schedule);
     best_s = std::min(best_s, clock.now_s() - begin);
   }
   std::printf("an empty task costs %.0f ns\n", best_s / tasks * 1e9);

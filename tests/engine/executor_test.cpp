@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/engine/in_order.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -31,7 +32,7 @@ class ExecutorTest : public testing::Test {
   // What run() throws, as text.
   std::string error_of_run() {
     try {
-      executor_.run(graph_);
+      executor_.run(graph_, schedule_);
     } catch (const std::exception& error) {
       return error.what();
     }
@@ -41,12 +42,12 @@ class ExecutorTest : public testing::Test {
   Recorder recorder_;
   InOrder schedule_;
   RealClock clock_;
-  Executor executor_{recorder_, schedule_, clock_};
+  Executor executor_{recorder_, clock_};
   Graph graph_;
   std::vector<std::string> ran_;
 };
 
-TEST_F(ExecutorTest, AnEmptyGraphEndsAtOnce) { executor_.run(graph_); }
+TEST_F(ExecutorTest, AnEmptyGraphEndsAtOnce) { executor_.run(graph_, schedule_); }
 
 TEST_F(ExecutorTest, ATaskWaitsForAllItsPredecessors) {
   // Listed in the wrong order on purpose: dependencies, not the list, decide.
@@ -58,7 +59,7 @@ TEST_F(ExecutorTest, ATaskWaitsForAllItsPredecessors) {
   graph_.add_dependency(last, right);
   graph_.add_dependency(left, first);
   graph_.add_dependency(right, first);
-  executor_.run(graph_);
+  executor_.run(graph_, schedule_);
   EXPECT_THAT(ran_, ElementsAre("first", "left", "right", "last"));
 }
 
@@ -67,7 +68,7 @@ TEST_F(ExecutorTest, InOrderTakesTheEarliestListedOfTheReady) {
   note("c", {gate});
   note("free");  // ready from the start, listed after c
   note("d", {gate});
-  executor_.run(graph_);
+  executor_.run(graph_, schedule_);
   EXPECT_THAT(ran_, ElementsAre("gate", "c", "free", "d"));
 }
 
@@ -75,7 +76,7 @@ TEST_F(ExecutorTest, TheScheduleSeesKindsIndicesAndOrder) {
   class Backwards final : public Schedule {
    public:
     const char* name() const override { return "backwards"; }
-    size_t choose(std::span<const ReadyTask> ready) const override {
+    size_t choose(std::span<const ReadyTask> ready, const StageState&) const override {
       size_t best = 0;
       for (size_t i = 1; i < ready.size(); ++i) {
         EXPECT_EQ(ready[i].kind, TaskKind::backward);
@@ -84,14 +85,16 @@ TEST_F(ExecutorTest, TheScheduleSeesKindsIndicesAndOrder) {
       }
       return best;
     }
+    TaskKind awaited(const StageState&) const override { return TaskKind::backward; }
+    int in_flight() const override { return 4; }
   };
   const Backwards schedule;
   std::vector<int> indices;
   for (int i = 10; i < 14; ++i) {
     graph_.add(TaskKind::backward, i, Lane::compute, [&indices, i] { indices.push_back(i); });
   }
-  Executor executor(recorder_, schedule, clock_);
-  executor.run(graph_);
+  Executor executor(recorder_, clock_);
+  executor.run(graph_, schedule);
   EXPECT_THAT(indices, ElementsAre(13, 12, 11, 10));
 }
 
@@ -106,11 +109,11 @@ TEST_F(ExecutorTest, RefusesDependenciesThatCannotBe) {
 TEST_F(ExecutorTest, WritesDownWhatEachComputeTaskIs) {
   BoardSlot slot;
   Recorder recorder(&slot);
-  Executor executor(recorder, schedule_, clock_);
+  Executor executor(recorder, clock_);
   recorder.set_step(4);
   std::string seen;
   graph_.add(TaskKind::optimize, 3, Lane::compute, [&] { seen = slot.last_operation(); });
-  executor.run(graph_);
+  executor.run(graph_, schedule_);
   EXPECT_EQ(seen, "optimize 3 (step 4)");
   EXPECT_EQ(slot.progress.load(), 1U);
 }
@@ -137,7 +140,7 @@ TEST_F(ExecutorTest, AHookStartsAWireWhileItsTaskGoesOn) {
     ran_.push_back("backward ends");
   });
   note("optimize", {wire, backward});
-  executor_.run(graph_);
+  executor_.run(graph_, schedule_);
   carrier.join();
   EXPECT_THAT(ran_, ElementsAre("backward begins", "send", "backward ends", "optimize"));
 }
@@ -151,7 +154,7 @@ TEST_F(ExecutorTest, ATaskWaitsForAllItsExtraSignals) {
     });
   }
   note("unrelated");
-  executor_.run(graph_);
+  executor_.run(graph_, schedule_);
   // Listed first, so it runs as soon as the third signal is there.
   EXPECT_THAT(ran_, ElementsAre("one", "two", "three", "waiting", "unrelated"));
 }
@@ -161,13 +164,13 @@ TEST_F(ExecutorTest, WiresFollowEachOtherWithoutTheComputeThread) {
     ran_.push_back("first");
     executor_.complete(0);
   });
-  graph_.add(TaskKind::copy, 0, Lane::wire,
+  graph_.add(TaskKind::receive, 0, Lane::wire,
              [&] {
                ran_.push_back("second");
                executor_.complete(1);
              },
              {first});
-  executor_.run(graph_);
+  executor_.run(graph_, schedule_);
   EXPECT_THAT(ran_, ElementsAre("first", "second"));
 }
 
@@ -189,7 +192,7 @@ class Carrier final : public Helper {
 
 TEST_F(ExecutorTest, AnIdleThreadHelps) {
   Carrier carrier;
-  Executor executor(recorder_, schedule_, clock_, &carrier);
+  Executor executor(recorder_, clock_, &carrier);
   carrier.executor = &executor;
   std::vector<TaskId> wires;
   for (int i = 0; i < 3; ++i) {
@@ -199,7 +202,7 @@ TEST_F(ExecutorTest, AnIdleThreadHelps) {
   graph_.add(TaskKind::forward, 0, Lane::compute,
              [&] { EXPECT_EQ(carrier.asked, 0) << "there was compute work to do"; });
   graph_.add(TaskKind::optimize, 0, Lane::compute, [&] { ran_.push_back("end"); }, wires);
-  executor.run(graph_);
+  executor.run(graph_, schedule_);
   EXPECT_EQ(carrier.asked, 3);
   EXPECT_THAT(ran_, ElementsAre("end"));
 }
@@ -306,14 +309,14 @@ TEST_F(ExecutorTest, IdleTimeIsTheTimeWithoutComputeWork) {
    private:
     StepClock& clock_;
   } carrier(clock);
-  Executor executor(recorder_, schedule_, clock, &carrier);
+  Executor executor(recorder_, clock, &carrier);
   carrier.executor = &executor;
   const auto wire = graph_.add(TaskKind::reduce, 0, Lane::wire, [] {});
   graph_.add(TaskKind::forward, 0, Lane::compute, [&] { clock.now += 10; });
   graph_.add(TaskKind::optimize, 0, Lane::compute, [&] { clock.now += 1; }, {wire});
   for (int run = 0; run < 2; ++run) {
-    executor.run(graph_);
-    EXPECT_DOUBLE_EQ(executor.idle_s(), 2.5) << "of the last run alone";
+    executor.run(graph_, schedule_);
+    EXPECT_DOUBLE_EQ(executor.idle().total_s(), 2.5) << "of the last run alone";
   }
 }
 

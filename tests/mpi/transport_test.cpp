@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/comm/collective_checks.h"
+#include "tests/comm/message_checks.h"
 #include "trireme/comm/world.h"
 
 namespace trireme {
@@ -63,6 +64,8 @@ void run(const std::string& wanted) {
   if (world->rank() != around.rank || world->local_rank() != around.local_rank || world->size() != around.size) {
     fail("rank {} of {} is {} of {} in its world", around.rank, around.size, world->rank(), world->size());
   }
+  check_groups(communicator);
+  check_messages(communicator, world->recorder(), 0);
   check_collectives(communicator, wanted == "mpi" ? Promise::rounding : Promise::bits);
   check_queue(communicator);
   // Last, because nothing can be communicated after it. Each number of ranks tries another kind.

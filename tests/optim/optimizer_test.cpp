@@ -27,7 +27,7 @@ struct Fixture {
     vector->value = numbers({9}, 2);
     vector->decays = false;
     store = std::make_unique<ParameterStore>(ParameterList{matrix, vector}, precision, at::kCPU, 1e9,
-                                             [](int64_t bytes) { return at::zeros({bytes}, at::kByte); });
+                                             [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
   }
 
   Bucket& bucket() { return store->buckets().at(0); }

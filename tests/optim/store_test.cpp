@@ -20,7 +20,7 @@ std::unique_ptr<Model> small_gpt() {
   return model;
 }
 
-at::Tensor zero_bytes(int64_t bytes) { return at::zeros({bytes}, at::kByte); }
+at::Tensor zero_bytes(int64_t bytes, int) { return at::zeros({bytes}, at::kByte); }
 
 ParameterStore store_of(const Model& model, Precision precision, double bucket_bytes) {
   return {model.parameters(), precision, at::kCPU, bucket_bytes, zero_bytes};
@@ -161,8 +161,8 @@ TEST(ParameterStore, KeepsFp32MastersBesideBf16Values) {
 TEST(ParameterStore, TakesGradientMemoryFromItsOwner) {
   const auto model = small_gpt();
   std::vector<at::Tensor> given;
-  const ParameterStore store(model->parameters(), Precision::fp32, at::kCPU, 5000, [&](int64_t bytes) {
-    given.push_back(zero_bytes(bytes));
+  const ParameterStore store(model->parameters(), Precision::fp32, at::kCPU, 5000, [&](int64_t bytes, int) {
+    given.push_back(zero_bytes(bytes, 0));
     return given.back();
   });
   ASSERT_EQ(given.size(), store.buckets().size());

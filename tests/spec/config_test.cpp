@@ -64,6 +64,7 @@ model:
   dropout: 0
   inputs: 1024
   classes: 10
+  skip: false
 data:
   kind: text
   path: data/text.txt
@@ -94,11 +95,21 @@ optimizer:
   schedule: cosine
   warmup: 20
   final_lr: 0.1
+parallel:
+  pipe: 1
+  data: 0
+  schedule: 1f1b
+  cuts: []
+  in_flight: 0
+  deterministic: false
+memory:
+  limit_mb: 0
 sync:
   kind: allreduce
   bucket_mb: 8
 comm:
   transport: auto
+  jitter_ms: 0
 checkpoint:
   every: 200
   keep: 3
@@ -109,6 +120,8 @@ watchdog:
 log:
   every: 10
   tensorboard: true
+  trace_steps: 0
+  trace_from: 3
 )");
 }
 
@@ -118,6 +131,7 @@ model:     {kind: gpt, layers: 12, width: 768, heads: 12, context: 1024}
 data:      {kind: tokens, path: data/shakespeare.bin}
 train:     {steps: 2000, batch: 64, microbatch: 8, precision: bf16, seed: 1}
 optimizer: {kind: adamw, lr: 3e-4, weight_decay: 0.1, warmup: 100}
+parallel:  {pipe: 3, data: 1, schedule: 1f1b, cuts: [5, 9]}
 sync:      {kind: allreduce}
 checkpoint: {every: 200, keep: 3}
 )");
@@ -131,6 +145,19 @@ checkpoint: {every: 200, keep: 3}
   EXPECT_EQ(config.train.precision, Precision::bf16);
   EXPECT_EQ(config.optimizer.lr, 3e-4);
   EXPECT_EQ(config.optimizer.warmup, 100);
+  EXPECT_EQ(config.parallel.pipe, 3);
+  EXPECT_EQ(config.parallel.schedule, ScheduleKind::one_forward_one_backward);
+  EXPECT_EQ(config.parallel.cuts, (std::vector<int64_t>{5, 9}));
+}
+
+TEST_F(ConfigTest, CutsAreAListOfLayers) {
+  EXPECT_EQ(load_config({}, {"parallel.pipe=3", "parallel.cuts=2,4"}).parallel.cuts, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(load_config({}, {"parallel.pipe=3", "parallel.cuts=[2, 4]"}).parallel.cuts, (std::vector<int64_t>{2, 4}));
+  EXPECT_TRUE(load_config({}, {"parallel.cuts=[]"}).parallel.cuts.empty());
+  for (const char* wrong : {"parallel.cuts=2,x", "parallel.cuts=0,1", "parallel.cuts=2"}) {
+    EXPECT_THROW(load_config({}, {"parallel.pipe=3", wrong}), Error) << wrong;
+  }
+  EXPECT_THROW(load_config({file("list.yaml", "parallel: {pipe: 2, cuts: [[1]]}")}, {}), Error);
 }
 
 // Every key moves the field that it names, and no other: each override changes exactly its own line.
@@ -142,7 +169,7 @@ TEST_F(ConfigTest, EveryKeyMovesItsOwnFieldOnly) {
     Settings settings = describe(config);
     const auto before = settings.text(key);
     for (const char* value : {"7", "0.25", "true", "false", "mlp", "tokens", "uint32", "bf16", "cuda", "sgd", "linear",
-                              "mpi", "allreduce"}) {
+                              "mpi", "allreduce", "gpipe"}) {
       try {
         settings.override_with(key + "=" + value);
       } catch (const Error&) {

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "trireme/spec/task.h"
-
 namespace trireme {
 namespace {
 
@@ -54,13 +52,6 @@ TEST(Product, CountsMultiplicationsAndATreeOfAdditions) {
   EXPECT_EQ(product_depth(2), 2);
   EXPECT_EQ(product_depth(1024), 11);
   EXPECT_EQ(product_depth(1025), 12);
-}
-
-TEST(InOrder, TakesTheTaskThatTheStepListsFirst) {
-  const std::vector<ReadyTask> ready{{TaskKind::optimize, 0, 9}, {TaskKind::forward, 1, 3}, {TaskKind::norm, 0, 5}};
-  EXPECT_EQ(InOrder().choose(ready), 1u);
-  EXPECT_STREQ(InOrder().name(), "in_order");
-  EXPECT_STREQ(name(TaskKind::forward), "forward");
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Trained {
     model = build_model(config, 20);
     model->initialize(1);
     store = std::make_unique<ParameterStore>(model->parameters(), precision, at::kCPU, bucket_bytes,
-                                             [](int64_t bytes) { return at::zeros({bytes}, at::kByte); });
+                                             [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
     const auto rule = make_optimizer(optimizer);
     for (auto& bucket : store->buckets()) rule->prepare(bucket);
   }

@@ -88,7 +88,7 @@ TEST_F(Generate, TakesTheLikeliestTokenAtTemperatureZero) {
   c10::NoGradGuard no_grad;
   const auto model = build_model({.kind = ModelKind::gpt, .layers = 2, .width = 32, .heads = 2, .context = 16}, 256);
   ParameterStore store(model->parameters(), Precision::fp32, at::kCPU, 1e9,
-                       [](int64_t bytes) { return at::zeros({bytes}, at::kByte); });
+                       [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
   load_checkpoint(newest_checkpoint(*folder / "run"), model->parameters(), store, false);
   std::vector<int64_t> all = found.prompt;
   for (size_t i = 0; i + found.prompt.size() < 16; ++i) {

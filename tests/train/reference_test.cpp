@@ -44,7 +44,7 @@ void expect_same_course(const Reference& reference, Model& model, const Optimize
     for (const auto& parameter : model.parameters()) parameter->value.copy_(reference["initial." + parameter->name]);
   }
   ParameterStore store(model.parameters(), Precision::fp64, at::kCPU, bucket_bytes,
-                       [](int64_t bytes) { return at::zeros({bytes}, at::kByte); });
+                       [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
   const auto optimizer = make_optimizer(config);
   for (auto& bucket : store.buckets()) optimizer->prepare(bucket);
   const auto losses = reference["losses"], norms = reference["norms"];

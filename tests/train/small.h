@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,7 +63,8 @@ inline at::Tensor parameters_of(Trainer& trainer) {
 // What a run did, as rank 0 saw it.
 struct Outcome {
   std::vector<StepReport> reports;
-  std::vector<at::Tensor> parameters;  // at the end, of every rank
+  std::vector<at::Tensor> parameters;         // at the end, of every rank
+  std::map<std::string, at::Tensor> by_name;  // the whole model's, whichever stages hold them
   std::optional<double> evaluation;
   Progression progression;
 
@@ -79,6 +82,7 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
   at::set_num_threads(1);
   const Split data = open_dataset(data_options(config));
   Outcome outcome;
+  std::mutex mutex;
   outcome.parameters.resize(static_cast<size_t>(ranks));
   World::run_threads(ranks, [&](World& world) {
     at::set_num_threads(1);  // OpenMP keeps this number for each thread
@@ -91,6 +95,16 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
     }
     const auto evaluation = trainer.evaluate();
     outcome.parameters[static_cast<size_t>(world.rank())] = parameters_of(trainer);
+    {
+      std::lock_guard lock(mutex);
+      for (const auto& bucket : trainer.store().buckets()) {
+        for (const auto& stored : bucket.parameters) {
+          const auto piece = ParameterStore::piece(bucket.master, stored).clone();
+          const auto [entry, fresh] = outcome.by_name.emplace(stored.parameter->name, piece);
+          EXPECT_TRUE(fresh || at::equal(entry->second, piece)) << stored.parameter->name << " differs between ranks";
+        }
+      }
+    }
     if (world.rank() == 0) {
       outcome.reports = reports;
       outcome.evaluation = evaluation;

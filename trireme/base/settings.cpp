@@ -32,6 +32,9 @@ Setting& Settings::add(std::string key, bool& field, std::string sentence) {
 Setting& Settings::add(std::string key, std::string& field, std::string sentence) {
   return add(Setting(std::move(key), &field, std::move(sentence)));
 }
+Setting& Settings::add(std::string key, std::vector<int64_t>& field, std::string sentence) {
+  return add(Setting(std::move(key), &field, std::move(sentence)));
+}
 
 Setting& Settings::add(Setting setting) {
   if (find(setting.key()) || has_section(setting.key())) fail("the setting {} is declared twice", setting.key());

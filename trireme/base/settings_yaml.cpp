@@ -105,6 +105,14 @@ void Settings::read_entry(const std::string& key, const YAML::Node& value, const
   }
   Setting* setting = find(key);
   if (!setting) refuse_unknown(key, location);
+  if (setting->is_list() && value.IsSequence()) {
+    std::string list;
+    for (const auto& item : value) {
+      if (!item.IsScalar()) refuse("{}: {} must be a {}, not of {}", location, key, setting->type(), kind_of(item));
+      list += (list.empty() ? "" : ", ") + item.Scalar();
+    }
+    return setting->read("[" + list + "]", location);
+  }
   if (!value.IsScalar()) {
     refuse("{}: {} must have one value ({}), not {}", location, key, setting->type(), kind_of(value));
   }

@@ -2,9 +2,45 @@
 #include <memory>
 
 #include "trireme/cli/command.h"
+#include "trireme/train/bench_pipeline.h"
 #include "trireme/train/bench_train.h"
 
 namespace trireme {
+
+namespace {
+
+void print(const BenchLine& line, bool json) { std::cout << (json ? line.json().dump() : line.brief()) << std::endl; }
+
+void add_pipeline(CLI::App& command, Action& chosen) {
+  auto options = std::make_shared<PipelineBenchOptions>();
+  auto json = std::make_shared<bool>(false);
+  auto* pipeline = command.add_subcommand("pipeline", "A GPT in stages beside torch.distributed.pipelining");
+  pipeline->footer("Example: trireme bench pipeline --case small --plot pictures");
+  pipeline->add_option("--case", options->only, "large, small, jitter or engine (default: all)")
+      ->check(CLI::IsMember({"large", "small", "jitter", "engine"}));
+  pipeline->add_option("--stages", options->stages, "Stages, one rank each")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10));
+  pipeline->add_option("--repeats", options->repeats, "Alternating runs of each side")
+      ->capture_default_str()
+      ->check(at_least(1));
+  pipeline->add_option("--steps", options->steps, "Steps of each run")
+      ->capture_default_str()
+      ->check(CLI::Range(5, 10000));
+  pipeline->add_option("--jitter-ms", options->jitter_ms, "Longest delay of a message in the case with delays")
+      ->capture_default_str();
+  pipeline->add_option("--plot", options->plot, "Also draw each schedule's timeline into this folder");
+  pipeline->add_option("--python", options->python, "The Python that holds torch")->capture_default_str();
+  pipeline->add_flag("--json", *json, "Print one JSON object a line");
+  pipeline->callback([options, json, &chosen] {
+    chosen = [options, json] {
+      run_pipeline_bench(*options, [&](const BenchLine& line) { print(line, *json); });
+      return 0;
+    };
+  });
+}
+
+}  // namespace
 
 void add_bench(CLI::App& program, Action& chosen) {
   auto* command = program.add_subcommand("bench", "Measure beside peers, where they are installed");
@@ -25,12 +61,11 @@ void add_bench(CLI::App& program, Action& chosen) {
   train->add_flag("--json", *json, "Print one JSON object a line");
   train->callback([options, json, &chosen] {
     chosen = [options, json] {
-      run_train_bench(*options, [&](const BenchLine& line) {
-        std::cout << (*json ? line.json().dump() : line.brief()) << std::endl;
-      });
+      run_train_bench(*options, [&](const BenchLine& line) { print(line, *json); });
       return 0;
     };
   });
+  add_pipeline(*command, chosen);
 }
 
 }  // namespace trireme

@@ -12,6 +12,8 @@ const char* name_of(Collective collective) {
     case Collective::all_gather: return "all_gather";
     case Collective::barrier: return "barrier";
     case Collective::allocate: return "allocate";
+    case Collective::split: return "split";
+    case Collective::open_mail: return "open_mail";
   }
   return "?";
 }
@@ -36,8 +38,9 @@ std::string Call::describe() const {
   std::string arguments;
   if (collective == Collective::all_reduce) arguments = fmt::format("{}, ", name_of(op));
   if (collective == Collective::broadcast) arguments = fmt::format("from rank {}, ", root);
-  if (collective != Collective::barrier && collective != Collective::allocate)
-    arguments += fmt::format("{}, {} elements", c10::toString(dtype), count);
+  const bool has_tensor = collective == Collective::all_reduce || collective == Collective::broadcast ||
+                          collective == Collective::all_gather;
+  if (has_tensor) arguments += fmt::format("{}, {} elements", c10::toString(dtype), count);
   return fmt::format("operation {}: {}({}) \"{}\"", sequence, name_of(collective), arguments, name);
 }
 

@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-enum class Collective : uint8_t { all_reduce, broadcast, all_gather, barrier, allocate };
+enum class Collective : uint8_t { all_reduce, broadcast, all_gather, barrier, allocate, split, open_mail };
 enum class ReduceOp : uint8_t { sum, max, min };
 
 struct Call {

@@ -13,7 +13,9 @@ constexpr size_t ring_slots = 1024;
 }
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, Recorder& recorder)
-    : transport_(std::move(transport)), recorder_(recorder), ring_(ring_slots) {
+    : recorder_(recorder), ring_(ring_slots) {
+  transports_.push_back(std::move(transport));
+  sequences_.push_back(0);
   if (size() > 1) {
     thread_ = std::thread([this, rank = log::rank()] {
       log::set_rank(rank);
@@ -31,33 +33,37 @@ Communicator::~Communicator() {
   if (thread_.joinable()) thread_.join();
 }
 
-Communicator::Ticket Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const char* name, Done done) {
+Communicator::Ticket Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const char* name, Done done,
+                                              Group group) {
   Call call{.count = tensor.numel(), .collective = Collective::all_reduce, .op = op, .dtype = tensor.scalar_type()};
-  return submit(call, tensor, {}, name, std::move(done));
+  return submit(group, call, tensor, {}, name, std::move(done));
 }
 
-Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root, const char* name, Done done) {
-  if (root < 0 || root >= size()) fail("broadcast \"{}\" from rank {}: there are {} ranks", name, root, size());
+Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root, const char* name, Done done,
+                                             Group group) {
+  if (root < 0 || root >= size(group))
+    fail("broadcast \"{}\" from rank {}: there are {} ranks", name, root, size(group));
   Call call{.count = tensor.numel(), .collective = Collective::broadcast, .dtype = tensor.scalar_type()};
   call.root = static_cast<int16_t>(root);
-  return submit(call, tensor, {}, name, std::move(done));
+  return submit(group, call, tensor, {}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name,
-                                              Done done) {
-  if (output.numel() != tensor.numel() * size() || output.scalar_type() != tensor.scalar_type()) {
-    fail("all_gather \"{}\" of {} elements from {} ranks needs an output of {}, not {}", name, tensor.numel(), size(),
-         tensor.numel() * size(), output.numel());
+                                              Done done, Group group) {
+  const int64_t ranks = size(group);
+  if (output.numel() != tensor.numel() * ranks || output.scalar_type() != tensor.scalar_type()) {
+    fail("all_gather \"{}\" of {} elements from {} ranks needs an output of {}, not {}", name, tensor.numel(), ranks,
+         tensor.numel() * ranks, output.numel());
   }
   Call call{.count = tensor.numel(), .collective = Collective::all_gather, .dtype = tensor.scalar_type()};
-  return submit(call, tensor, output, name, std::move(done));
+  return submit(group, call, tensor, output, name, std::move(done));
 }
 
-Communicator::Ticket Communicator::barrier(const char* name, Done done) {
-  return submit({.collective = Collective::barrier}, {}, {}, name, std::move(done));
+Communicator::Ticket Communicator::barrier(const char* name, Done done, Group group) {
+  return submit(group, {.collective = Collective::barrier}, {}, {}, name, std::move(done));
 }
 
-Communicator::Ticket Communicator::submit(Call call, const at::Tensor& tensor, const at::Tensor& output,
+Communicator::Ticket Communicator::submit(Group group, Call call, const at::Tensor& tensor, const at::Tensor& output,
                                           const char* name, Done done) {
   if (tensor.defined() && !tensor.is_contiguous()) fail("\"{}\": only contiguous tensors can be communicated", name);
   std::strncpy(call.name, name, sizeof call.name - 1);
@@ -69,7 +75,8 @@ Communicator::Ticket Communicator::submit(Call call, const at::Tensor& tensor, c
   }
   auto& slot = ring_[tail_ % ring_.size()];
   slot.call = call;
-  slot.call.sequence = tail_;
+  slot.call.sequence = sequences_[group]++;
+  slot.group = group;
   slot.tensor = tensor;
   slot.output = output;
   if (tensor.defined()) slot.ready.record(tensor.device());
@@ -87,14 +94,25 @@ Communicator::Ticket Communicator::submit(Call call, const at::Tensor& tensor, c
 
 std::exception_ptr Communicator::carry_out(Operation& slot) {
   recorder_.communicate(slot.call.name, static_cast<int64_t>(slot.call.sequence));
+  auto* trace = recorder_.trace();
+  const int64_t begun = trace ? monotonic_ns() : 0;
+  const int ranks = size(slot.group);
   try {
-    if (size() > 1 || slot.call.collective == Collective::all_gather) {
+    if (ranks > 1 || slot.call.collective == Collective::all_gather) {
       StagedTensor tensor(slot.tensor, slot.ready), output(slot.output, slot.ready);
-      transport_->carry_out(slot.call, tensor.host(), output.host());
+      transports_[slot.group]->carry_out(slot.call, tensor.host(), output.host());
       if (slot.call.collective != Collective::all_gather) tensor.write_back();
       output.write_back();
     }
-    if (slot.tensor.defined() && size() > 1) recorder_.sent(static_cast<int64_t>(slot.tensor.nbytes()));
+    if (trace) {
+      trace->add({.track = TraceTrack::communication,
+                  .name = slot.call.name,
+                  .index = static_cast<int64_t>(slot.call.sequence),
+                  .step = recorder_.step(),
+                  .begin_ns = begun,
+                  .end_ns = monotonic_ns()});
+    }
+    if (slot.tensor.defined() && ranks > 1) recorder_.sent(static_cast<int64_t>(slot.tensor.nbytes()));
   } catch (Error& problem) {
     return std::make_exception_ptr(problem.add_context(fmt::format("rank {}, \"{}\"", rank(), slot.call.name)));
   } catch (...) {
@@ -157,15 +175,34 @@ void Communicator::run() {
   }
 }
 
-at::Tensor Communicator::allocate(int64_t bytes) {
-  std::unique_lock lock(mutex_);
+Call Communicator::take_turn(std::unique_lock<std::mutex>& lock, Group group, Collective collective, const char* name) {
   finished_.wait(lock, [&] { return !carrying_ && head_ == tail_; });
   if (failure_) std::rethrow_exception(failure_);
-  Call call{.sequence = tail_, .collective = Collective::allocate};
-  std::strncpy(call.name, "allocate", sizeof call.name - 1);
-  // It takes a place in the order like any other call.
-  head_ = ++tail_;
-  return transport_->allocate(call, bytes);
+  Call call{.sequence = sequences_[group]++, .collective = collective};
+  std::strncpy(call.name, name, sizeof call.name - 1);
+  return call;
+}
+
+Group Communicator::split(int color) {
+  std::unique_lock lock(mutex_);
+  const Call call = take_turn(lock, everybody, Collective::split, "split");
+  auto transport = transports_[everybody]->split(call, color);
+  if (!transport) return nobody;
+  transports_.push_back(std::move(transport));
+  sequences_.push_back(0);
+  return transports_.size() - 1;
+}
+
+at::Tensor Communicator::allocate(int64_t bytes, Group group) {
+  std::unique_lock lock(mutex_);
+  const Call call = take_turn(lock, group, Collective::allocate, "allocate");
+  return transports_[group]->allocate(call, bytes);
+}
+
+std::unique_ptr<Mail> Communicator::open_mail(const MailPeers& peers) {
+  std::unique_lock lock(mutex_);
+  const Call call = take_turn(lock, everybody, Collective::open_mail, "open mail");
+  return transports_[everybody]->open_mail(call, peers);
 }
 
 }  // namespace trireme

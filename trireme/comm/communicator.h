@@ -23,6 +23,11 @@
 
 namespace trireme {
 
+// A set of ranks that communicate among themselves.
+using Group = size_t;
+constexpr Group everybody = 0;
+constexpr Group nobody = static_cast<Group>(-1);
+
 class Communicator final : public Helper {
  public:
   // Called when a call has ended, on the thread that carried it out; must not wait for anything.
@@ -32,41 +37,57 @@ class Communicator final : public Helper {
   Communicator(std::unique_ptr<Transport> transport, Recorder& recorder);
   ~Communicator() override;
 
-  int rank() const { return transport_->rank(); }
-  int size() const { return transport_->size(); }
-  const char* transport_name() const { return transport_->name(); }
+  int rank(Group group = everybody) const { return transports_[group]->rank(); }
+  int size(Group group = everybody) const { return transports_[group]->size(); }
+  uint64_t calls(Group group = everybody) const { return sequences_[group]; }  // made by this rank so far
+  const char* transport_name() const { return transports_[everybody]->name(); }
 
-  // Each starts a collective and returns a ticket to wait for. The tensor is changed in place.
-  Ticket all_reduce(const at::Tensor& tensor, ReduceOp op, const char* name, Done done = {});
-  Ticket broadcast(const at::Tensor& tensor, int root, const char* name, Done done = {});
-  Ticket all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name, Done done = {});
-  Ticket barrier(const char* name, Done done = {});
+  // The ranks that give the same color become a group of their own, in the order of their ranks; a negative color joins
+  // none and gets nobody. All ranks call it, in the same order.
+  Group split(int color);
+
+  // Each starts a collective and returns a ticket to wait for. The tensor is changed in place. Calls of different
+  // groups are carried out in the order in which they were made as well: ranks that are in several groups must agree on
+  // it.
+  Ticket all_reduce(const at::Tensor& tensor, ReduceOp op, const char* name, Done done = {}, Group group = everybody);
+  Ticket broadcast(const at::Tensor& tensor, int root, const char* name, Done done = {}, Group group = everybody);
+  Ticket all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name, Done done = {},
+                    Group group = everybody);
+  Ticket barrier(const char* name, Done done = {}, Group group = everybody);
 
   // Returns when the call has ended; throws its error, or that of an earlier call.
   void wait(Ticket ticket);
 
   bool help() override;
 
-  // A zeroed tensor of bytes that peers can reach without a copy where the transport offers it. Collective.
-  at::Tensor allocate(int64_t bytes);
+  // A zeroed tensor of bytes that the group's ranks can reach without a copy where the transport offers it. Collective.
+  at::Tensor allocate(int64_t bytes, Group group = everybody);
 
-  void abort() { transport_->abort(); }
+  // Opens ways for messages between single ranks. Collective over all ranks, each with its own peers.
+  std::unique_ptr<Mail> open_mail(const MailPeers& peers);
+
+  void abort() { transports_[everybody]->abort(); }
 
  private:
   struct Operation {
     Call call;
+    Group group = everybody;
     at::Tensor tensor;
     at::Tensor output;
     DeviceEvent ready;  // the work that makes the tensor, on a card
     Done done;
   };
 
-  Ticket submit(Call call, const at::Tensor& tensor, const at::Tensor& output, const char* name, Done done);
+  Ticket submit(Group group, Call call, const at::Tensor& tensor, const at::Tensor& output, const char* name,
+                Done done);
+  // Waits until nothing is queued, and gives the next place in the group's order to a call made by the calling thread.
+  Call take_turn(std::unique_lock<std::mutex>& lock, Group group, Collective collective, const char* name);
   std::exception_ptr carry_out(Operation& slot);
   bool carry_one(std::unique_lock<std::mutex>& lock);
   void run();
 
-  std::unique_ptr<Transport> transport_;
+  std::vector<std::unique_ptr<Transport>> transports_;  // by group; null for a group that this rank is not in
+  std::vector<uint64_t> sequences_;                     // by group: calls made so far
   Recorder& recorder_;
   std::mutex mutex_;
   std::condition_variable work_;      // the progress thread sleeps here

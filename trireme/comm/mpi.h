@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "trireme/comm/transport.h"
@@ -10,7 +11,7 @@ namespace trireme {
 
 bool mpi_built();
 
-// MPI from MPI_Init to MPI_Finalize. Calls may come from any thread, one at a time.
+// MPI from MPI_Init to MPI_Finalize. Calls may come from any thread, one at a time: whoever holds the mutex.
 class MpiSession {
  public:
   static std::shared_ptr<MpiSession> start();
@@ -18,6 +19,7 @@ class MpiSession {
 
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
+  std::mutex mutex;
 
   // The text that the first rank of this host gives, on all of its ranks.
   std::string share_on_host(const std::string& text);

@@ -41,14 +41,17 @@ Segment Segment::create(const std::string& name, size_t bytes) {
   return segment;
 }
 
+Segment Segment::open_whole(const std::string& name, double timeout_s) { return open(name, 0, timeout_s); }
+
 Segment Segment::open(const std::string& name, size_t bytes, double timeout_s) {
   const int64_t deadline = monotonic_ns() + static_cast<int64_t>(timeout_s * 1e9);
   while (true) {
     const int descriptor = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
     struct stat status{};
-    if (descriptor >= 0 && fstat(descriptor, &status) == 0 && static_cast<size_t>(status.st_size) == bytes) {
+    if (descriptor >= 0 && fstat(descriptor, &status) == 0 &&
+        (bytes == 0 || static_cast<size_t>(status.st_size) == bytes)) {
       Segment segment;
-      segment.map(descriptor, bytes, name);
+      segment.map(descriptor, static_cast<size_t>(status.st_size), name);
       ::close(descriptor);
       return segment;
     }

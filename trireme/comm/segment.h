@@ -21,6 +21,8 @@ class Segment {
   static Segment create(const std::string& name, size_t bytes);
   // Maps another process's segment; waits up to `timeout_s` for it to appear with its full size.
   static Segment open(const std::string& name, size_t bytes, double timeout_s);
+  // The same with whatever size it has.
+  static Segment open_whole(const std::string& name, double timeout_s);
   // Memory of this process alone.
   static Segment anonymous(size_t bytes);
   static void unlink(const std::string& name);

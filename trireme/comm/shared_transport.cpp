@@ -1,99 +1,27 @@
 #include "trireme/comm/shared_transport.h"
 
-#include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <climits>
 #include <cstring>
-#include <ctime>
-#include <filesystem>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/reduction.h"
-#include "trireme/comm/segment.h"
+#include "trireme/comm/shared_group.h"
+#include "trireme/comm/shared_mail.h"
 #include "trireme/observe/board.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr int64_t staging_bytes = 256 << 10;  // per exhibit
 constexpr int spins = 64;
-
-// Where a rank's buffer lies: an address that peers understand.
-struct Place {
-  int64_t segment = -1;  // -1: not reachable; 0: `offset` is an address of this process; n: n-th allocation
-  uint64_t offset = 0;
-};
-
-// What a rank shows its peers for one call. There are two, used in turn: every call has at least one meeting of all
-// ranks, so who writes one again knows that everybody has been to the call after the one that used it last.
-struct Exhibit {
-  Call call;
-  Place place;
-  alignas(64) std::byte staging[staging_bytes];
-};
-
-// One rank's lines in the group's memory. `arrived` counts the points at which the rank met the others.
-struct alignas(128) Lane {
-  std::atomic<uint32_t> arrived{0};
-  std::atomic<uint32_t> sleepers{0};
-  std::atomic<uint32_t> left{0};      // it will arrive nowhere any more
-  std::atomic<int64_t> allocated{0};  // bytes; -1: it could not
-  Exhibit exhibits[2];
-};
-
-void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) {
-  const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
-}
-
-void futex_wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
 
 }  // namespace
 
-class SharedGroup {
- public:
-  struct Header {
-    std::atomic<uint32_t> aborted{0};
-    std::atomic<uint32_t> present{0};
-  };
-  static size_t bytes_for(int size) { return 128 + sizeof(Lane) * static_cast<size_t>(size); }
-
-  SharedGroup(Segment memory, int size, std::string meeting)
-      : memory_(std::move(memory)), size(size), meeting(std::move(meeting)) {}
-
-  Header& header() { return *reinterpret_cast<Header*>(memory_.data()); }
-  Lane& lane(int rank) { return reinterpret_cast<Lane*>(memory_.data() + 128)[rank]; }
-  bool threads() const { return meeting.empty(); }
-
-  // A call failed while peers may still be at work on this tensor where it lies: it stays until they are all gone.
-  void keep(const at::Tensor& tensor) {
-    std::lock_guard lock(mutex_);
-    kept_.push_back(tensor);
-  }
-
- private:
-  Segment memory_;
-  std::mutex mutex_;
-  std::vector<at::Tensor> kept_;
-
- public:
-  const int size;
-  const std::string meeting;  // empty when the ranks are threads
-};
-
-std::shared_ptr<SharedGroup> make_thread_group(int size) {
-  auto group = std::make_shared<SharedGroup>(Segment::anonymous(SharedGroup::bytes_for(size)), size, "");
+std::shared_ptr<SharedGroup> make_thread_group(int size, std::shared_ptr<SharedGroup> parent) {
+  auto group =
+      std::make_shared<SharedGroup>(Segment::anonymous(SharedGroup::bytes_for(size)), size, "", std::move(parent));
   for (int i = 0; i < size; ++i) new (&group->lane(i)) Lane;
   return group;
 }
@@ -134,10 +62,7 @@ class SharedTransport final : public Transport {
   const char* name() const override { return group_->threads() ? "threads" : "shared"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void abort() override {
-    group_->header().aborted.store(1);
-    for (int i = 0; i < size_; ++i) futex_wake_all(group_->lane(i).arrived);
-  }
+  void abort() override { group_->abort(); }
 
   void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
     try {
@@ -149,6 +74,8 @@ class SharedTransport final : public Transport {
   }
 
   at::Tensor allocate(const Call& call, int64_t bytes) override;
+  std::unique_ptr<Transport> split(const Call& call, int color) override;
+  std::unique_ptr<Mail> open_mail(const Call& call, const MailPeers& peers) override;
 
  private:
   // Allocated by all ranks together: each one's part, mapped by every rank.
@@ -156,10 +83,36 @@ class SharedTransport final : public Transport {
     std::vector<Segment> parts;
   };
 
-  void take_part(const Call& call, const at::Tensor& tensor, const at::Tensor& output) {
+  void show(const Call& call) {
     turn_ = call.sequence % 2;
+    exhibit(rank_).call = call;
+  }
+
+  // Does one rank's part of something that all make together. Whatever goes wrong at one is told to all: `given` shows
+  // what each has to say, or -1.
+  void attempt(std::string& problem, int64_t given, const std::function<void()>& part) {
+    try {
+      if (problem.empty()) part();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    lane(rank_).given = problem.empty() ? given : -1;
+  }
+  // After a meeting: throws, on all ranks alike, when it failed at one of them.
+  void check_attempts(const std::string& problem, const std::string& what) {
+    int failed = -1;
+    for (int i = 0; i < size_; ++i) {
+      if (lane(i).given < 0) failed = i;
+    }
+    meet();  // everybody has read it: the next call may write there again
+    if (failed < 0) return;
+    const auto why = failed == rank_ ? problem : "its own message says why";
+    fail("rank {} could not {} ({}); free some of /dev/shm, or use comm.transport=mpi", failed, what, why);
+  }
+
+  void take_part(const Call& call, const at::Tensor& tensor, const at::Tensor& output) {
+    show(call);
     auto& mine = exhibit(rank_);
-    mine.call = call;
     if (call.collective == Collective::barrier || call.count == 0) return meet_and_check();
     mine.place = place_of(tensor.data_ptr());
     const int64_t bytes = static_cast<int64_t>(tensor.nbytes());
@@ -169,8 +122,7 @@ class SharedTransport final : public Transport {
       case Collective::all_gather:
         return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()),
                           bytes);
-      case Collective::barrier:
-      case Collective::allocate: return;
+      default: return;  // made by functions of their own
     }
   }
 
@@ -199,7 +151,7 @@ class SharedTransport final : public Transport {
     while (true) {
       const uint32_t seen = peer.arrived.load(std::memory_order_seq_cst);
       if (reached(seen)) break;
-      if (group_->header().aborted.load()) fail("another rank ended while this one waited for it");
+      if (group_->aborted()) fail("another rank ended while this one waited for it");
       if (peer.left.load() && !reached(peer.arrived.load())) fail("rank {} has left and will not take part", rank);
       futex_wait(peer.arrived, seen, 100'000'000);
     }
@@ -322,11 +274,11 @@ class SharedTransport final : public Transport {
   std::vector<void*> addresses_;
   std::vector<void*> slice_;
   std::vector<std::shared_ptr<Allocation>> allocations_;
+  int splits_ = 0, mails_ = 0;
 };
 
 at::Tensor SharedTransport::allocate(const Call& call, int64_t bytes) {
-  turn_ = call.sequence % 2;
-  exhibit(rank_).call = call;
+  show(call);
   if (group_->threads()) {
     meet_and_check();
     return at::zeros({bytes}, at::kByte);
@@ -336,38 +288,73 @@ at::Tensor SharedTransport::allocate(const Call& call, int64_t bytes) {
   auto allocation = std::make_shared<Allocation>();
   allocation->parts.resize(size_);
   std::string problem;
-  // Whatever goes wrong at one rank is told to all at the next meeting: nobody is left waiting there.
-  const auto attempt = [&](const std::function<void()>& part) {
-    try {
-      if (problem.empty()) part();
-    } catch (const Error& error) {
-      problem = error.what();
-    }
-    lane(rank_).allocated = problem.empty() ? bytes : -1;
-  };
-  attempt([&] {
+  attempt(problem, bytes, [&] {
     if (bytes > 0) allocation->parts[rank_] = Segment::create(name_for(rank_), static_cast<size_t>(bytes));
   });
   meet_and_check();
-  attempt([&] {
+  attempt(problem, bytes, [&] {
     for (int i = 0; i < size_; ++i) {
-      const int64_t theirs = lane(i).allocated;
+      const int64_t theirs = lane(i).given;
       if (i != rank_ && theirs > 0) allocation->parts[i] = Segment::open(name_for(i), static_cast<size_t>(theirs), 1);
     }
   });
   meet();
   if (bytes > 0) Segment::unlink(name_for(rank_));
-  for (int i = 0; i < size_; ++i) {
-    if (lane(i).allocated >= 0) continue;
-    const auto why = i == rank_ ? problem : "its own message says why";
-    meet();  // everybody has read who it was
-    fail("rank {} could not share {} bytes of memory ({}); free some of /dev/shm, or use comm.transport=mpi", i, bytes,
-         why);
-  }
+  check_attempts(problem, fmt::format("share {} bytes of memory", bytes));
   if (bytes == 0) return at::empty({0}, at::kByte);
   allocations_.push_back(allocation);
   // The tensor keeps the mapping alive, even beyond this transport.
   return at::from_blob(allocation->parts[rank_].data(), {bytes}, [allocation](void*) {}, at::kByte);
+}
+
+std::unique_ptr<Transport> SharedTransport::split(const Call& call, int color) {
+  show(call);
+  lane(rank_).given = color;
+  meet_and_check();
+  std::vector<int> members;
+  for (int i = 0; i < size_; ++i) {
+    if (lane(i).given == color) members.push_back(i);
+  }
+  meet();  // everybody has read the colors
+  const int size = static_cast<int>(members.size());
+  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
+  const size_t bytes = SharedGroup::bytes_for(size);
+  const auto name = fmt::format("{}.group{}.{}", group_->meeting, splits_++, members[0]);
+  std::shared_ptr<SharedGroup> group;
+  std::string problem;
+  attempt(problem, 0, [&] {
+    if (color < 0) return;
+    if (group_->threads()) {
+      group = group_->common<SharedGroup>(name, [&] { return make_thread_group(size, group_); });
+    } else if (place == 0) {
+      group = std::make_shared<SharedGroup>(Segment::create(name, bytes), size, name, group_);
+    }
+  });
+  meet();
+  attempt(problem, 0, [&] {
+    if (color >= 0 && !group) {
+      group = std::make_shared<SharedGroup>(Segment::open(name, bytes, 1), size, name, group_);
+    }
+  });
+  meet();
+  if (!group_->threads() && color >= 0 && place == 0) Segment::unlink(name);
+  check_attempts(problem, "join its group");
+  if (color < 0) return nullptr;
+  return std::make_unique<SharedTransport>(group, static_cast<int>(place));
+}
+
+std::unique_ptr<Mail> SharedTransport::open_mail(const Call& call, const MailPeers& peers) {
+  show(call);
+  const auto number = mails_++;
+  std::string problem;
+  std::unique_ptr<SharedMail> mail;
+  attempt(problem, 0, [&] { mail = std::make_unique<SharedMail>(group_, rank_, number, peers); });
+  meet_and_check();
+  attempt(problem, 0, [&] { mail->connect(); });
+  meet();
+  if (mail) mail->hide();
+  check_attempts(problem, "open the ways for its messages");
+  return mail;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace trireme {
 class SharedGroup;
 
 // A group of `size` threads of this process.
-std::shared_ptr<SharedGroup> make_thread_group(int size);
+std::shared_ptr<SharedGroup> make_thread_group(int size, std::shared_ptr<SharedGroup> parent = nullptr);
 
 // Rank `rank`'s door to a group of `size` processes of this host, which meet at the path `meeting` (a name in shared
 // memory that no other job uses). Waits for the others, `timeout_s` at most.

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "trireme/comm/call.h"
+#include "trireme/comm/mail.h"
 
 namespace trireme {
 
@@ -24,6 +25,12 @@ class Transport {
   // Memory that peers can reach, where that saves a copy. A collective like the others, but each rank asks for as much
   // as it needs.
   virtual at::Tensor allocate(const Call& call, int64_t bytes) = 0;
+
+  // The ranks of one color as a transport of their own; null for a negative color. Collective.
+  virtual std::unique_ptr<Transport> split(const Call& call, int color) = 0;
+
+  // Ways for messages from and to the given peers. Collective.
+  virtual std::unique_ptr<Mail> open_mail(const Call& call, const MailPeers& peers) = 0;
 
   // Makes every rank that waits for this one throw. For ranks that are threads; processes end by the watchdog.
   virtual void abort() {}

@@ -51,6 +51,10 @@ class LonelyTransport final : public Transport {
     if (call.collective == Collective::all_gather) output.copy_(tensor.view_as(output));
   }
   at::Tensor allocate(const Call&, int64_t bytes) override { return at::zeros({bytes}, at::kByte); }
+  std::unique_ptr<Transport> split(const Call&, int color) override {
+    return color < 0 ? nullptr : std::make_unique<LonelyTransport>();
+  }
+  std::unique_ptr<Mail> open_mail(const Call&, const MailPeers&) override { return nullptr; }
 };
 
 }  // namespace

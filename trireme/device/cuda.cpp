@@ -55,6 +55,14 @@ void synchronize(at::Device device) {
   if (device.is_cuda()) c10::cuda::device_synchronize();
 }
 
+at::Tensor to_device(const at::Tensor& host, at::Device device) {
+  if (!device.is_cuda()) return host;
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index()));
+  auto copy = host.to(device, /*non_blocking=*/true);
+  c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
+  return copy;
+}
+
 StagedTensor::StagedTensor(const at::Tensor& tensor, DeviceEvent& ready) : tensor_(tensor), host_(tensor) {
   if (!tensor.defined() || !tensor.is_cuda()) return;
   // On a stream of its own, after the work that made the tensor but beside what was given to the card since.

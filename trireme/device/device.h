@@ -36,6 +36,9 @@ class DeviceEvent {
 // Waits until all work given to the device is done. For the ends of measurements, never inside a step.
 void synchronize(at::Device device);
 
+// A host tensor's copy on the device, complete when this returns; made on a stream of its own.
+at::Tensor to_device(const at::Tensor& host, at::Device device);
+
 // A tensor as the transports want it: on the host. A CPU tensor is passed through; a CUDA tensor is copied into pinned
 // memory on a stream of its own, after the work that makes it, and write_back() returns it.
 class StagedTensor {

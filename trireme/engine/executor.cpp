@@ -19,10 +19,21 @@ void Graph::add_dependency(TaskId task, TaskId after) {
   ++tasks_[task].waits;
 }
 
-Executor::Executor(Recorder& recorder, const Schedule& schedule, const Clock& clock, Helper* helper)
-    : recorder_(recorder), schedule_(schedule), clock_(clock), helper_(helper) {}
+Executor::Executor(Recorder& recorder, const Clock& clock, Helper* helper)
+    : recorder_(recorder), clock_(clock), helper_(helper) {}
 
-void Executor::run(Graph& graph) {
+void Executor::run(Graph& graph, const Schedule& schedule) {
+  begin(graph, schedule);
+  while (true) {
+    switch (run_one()) {
+      case Progress::ran: break;
+      case Progress::waiting: wait_for_work(); break;
+      case Progress::done: return;
+    }
+  }
+}
+
+void Executor::begin(Graph& graph, const Schedule& schedule) {
   const size_t count = graph.tasks_.size();
   if (waits_capacity_ < count) {
     waits_ = std::make_unique<std::atomic<int32_t>[]>(count);
@@ -31,7 +42,9 @@ void Executor::run(Graph& graph) {
     ready_ids_.reserve(count);
   }
   graph_ = &graph;
-  idle_s_ = 0;
+  schedule_ = &schedule;
+  state_ = {};
+  idle_ = {};
   error_ = nullptr;
   remaining_ = count;
   wires_in_flight_ = 0;
@@ -40,46 +53,78 @@ void Executor::run(Graph& graph) {
   // One signal more than each task waits for, given when all counters stand: a task may not run before that.
   for (size_t i = 0; i < count; ++i) waits_[i].store(graph.tasks_[i].waits + 1, std::memory_order_relaxed);
   for (size_t i = 0; i < count; ++i) signal(static_cast<TaskId>(i));
+}
 
+Executor::Progress Executor::run_one() {
   std::unique_lock lock(mutex_);
-  while (remaining_ > 0) {
-    if (error_) {
-      // What is on the wire writes into buffers that we own: wait for it before leaving.
-      if (wires_in_flight_ == 0) break;
-      changed_.wait(lock);
-      continue;
-    }
-    if (!ready_.empty()) {
-      const size_t place = schedule_.choose(ready_);
-      const TaskId task = ready_ids_[place];
-      ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(place));
-      ready_ids_.erase(ready_ids_.begin() + static_cast<std::ptrdiff_t>(place));
-      lock.unlock();
-      run_compute(task);
-      lock.lock();
-      continue;
-    }
-    if (wires_in_flight_ == 0) {
-      fail("the step cannot end: {} tasks wait for signals that nothing is left to give", remaining_);
-    }
-    const double since = clock_.now_s();
-    lock.unlock();
-    const bool helped = helper_ && helper_->help();
-    lock.lock();
-    if (!helped && ready_.empty() && remaining_ > 0 && !error_ && wires_in_flight_ > 0) changed_.wait(lock);
-    idle_s_ += clock_.now_s() - since;
+  if (error_) {
+    // What is on the wire writes into buffers that we own: wait for it before leaving.
+    if (wires_in_flight_ > 0) return Progress::waiting;
+    std::rethrow_exception(error_);
   }
-  if (error_) std::rethrow_exception(error_);
+  if (remaining_ == 0) return Progress::done;
+  const size_t place = ready_.empty() ? Schedule::none : schedule_->choose(ready_, state_);
+  if (place == Schedule::none) {
+    if (wires_in_flight_ > 0) return Progress::waiting;
+    fail("the step cannot end: {} tasks wait for signals that nothing is left to give", remaining_);
+  }
+  const TaskId task = ready_ids_[place];
+  ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(place));
+  ready_ids_.erase(ready_ids_.begin() + static_cast<std::ptrdiff_t>(place));
+  if (graph_->tasks_[task].kind == TaskKind::forward) ++state_.forwards;
+  if (graph_->tasks_[task].kind == TaskKind::backward) ++state_.backwards;
+  lock.unlock();
+  run_compute(task);
+  return Progress::ran;
+}
+
+// Sleeps until something has changed, or carries a message itself.
+void Executor::wait_for_work() {
+  const double since = clock_.now_s();
+  auto* trace = recorder_.trace();
+  const int64_t begun = trace ? monotonic_ns() : 0;
+  const bool helped = helper_ && helper_->help();
+  std::unique_lock lock(mutex_);
+  const auto nothing_to_do = [&] {
+    if (error_) return wires_in_flight_ > 0;
+    return remaining_ > 0 && wires_in_flight_ > 0 &&
+           (ready_.empty() || schedule_->choose(ready_, state_) == Schedule::none);
+  };
+  if (!helped && nothing_to_do()) changed_.wait(lock);
+  const double seconds = clock_.now_s() - since;
+  const TaskKind awaited = schedule_->awaited(state_);
+  switch (awaited) {
+    case TaskKind::forward: idle_.forward_s += seconds; break;
+    case TaskKind::backward: idle_.backward_s += seconds; break;
+    default: idle_.reduce_s += seconds; break;
+  }
+  if (trace) {
+    trace->add({.track = TraceTrack::waiting,
+                .name = name(awaited),
+                .step = recorder_.step(),
+                .begin_ns = begun,
+                .end_ns = monotonic_ns()});
+  }
 }
 
 void Executor::run_compute(TaskId task) {
   auto& entry = graph_->tasks_[task];
+  if (before_task_) before_task_();
   recorder_.compute(name(entry.kind), entry.index);
+  auto* trace = recorder_.trace();
+  const int64_t begun = trace ? monotonic_ns() : 0;
   try {
     entry.work();
   } catch (...) {
     failed(std::current_exception());
     return;
+  }
+  if (trace) {
+    trace->add({.name = name(entry.kind),
+                .index = entry.index,
+                .step = recorder_.step(),
+                .begin_ns = begun,
+                .end_ns = monotonic_ns()});
   }
   finished(task);
 }
@@ -129,9 +174,13 @@ void Executor::finished(TaskId task) {
 }
 
 void Executor::failed(std::exception_ptr error) {
-  std::lock_guard lock(mutex_);
-  if (!error_) error_ = error;
-  changed_.notify_one();
+  {
+    std::lock_guard lock(mutex_);
+    if (error_) return;
+    error_ = error;
+    changed_.notify_one();
+  }
+  if (helper_) helper_->cancel();
 }
 
 }  // namespace trireme

@@ -2,10 +2,11 @@
 // for are other tasks and messages; both are signals. A Schedule chooses among the tasks that are ready.
 //
 // There are two lanes. Compute tasks run on the thread that calls run(). Wire tasks only start something (a reduction,
-// a copy) and end when whoever carries it out calls complete(); they start at once on whichever thread signalled
-// them last, so a hook inside autograd can send a bucket off while the backward pass goes on.
+// the wait for a message) and end when whoever carries it out calls complete(); they start at once on whichever thread
+// signalled them last, so a hook inside autograd can send a bucket off while the backward pass goes on.
 //
-// A graph is built once and run once a step: nothing is allocated while it runs.
+// A graph is built once and run once a step: nothing is allocated while it runs. Time and events come from outside: a
+// simulation calls begin() and run_one() when its own clock says so, and complete() when its messages arrive.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@
 #include <vector>
 
 #include "trireme/observe/recorder.h"
-#include "trireme/spec/task.h"
+#include "trireme/spec/schedule.h"
 
 namespace trireme {
 
@@ -44,6 +45,8 @@ class Helper {
   virtual ~Helper() = default;
   // Does one piece of work on the calling thread; false when there is none to be had right now.
   virtual bool help() = 0;
+  // A task has failed: what nobody will complete any more, such as the wait for a message, must end now.
+  virtual void cancel() {}
 };
 
 class Graph {
@@ -67,33 +70,50 @@ class Graph {
   std::vector<Task> tasks_;
 };
 
+// Seconds in which the compute thread had nothing to do, by what it waited for.
+struct IdleTime {
+  double forward_s = 0, backward_s = 0, reduce_s = 0;
+
+  double total_s() const { return forward_s + backward_s + reduce_s; }
+};
+
 class Executor {
  public:
-  Executor(Recorder& recorder, const Schedule& schedule, const Clock& clock, Helper* helper = nullptr);
+  enum class Progress { ran, waiting, done };
 
-  // Runs every task of the graph; throws the first error of any task.
-  void run(Graph& graph);
+  Executor(Recorder& recorder, const Clock& clock, Helper* helper = nullptr);
+
+  // Runs every task of the graph, each compute task when the schedule chooses it; throws the first error of any task.
+  void run(Graph& graph, const Schedule& schedule);
+
+  // The parts of run(): everything that waits for nothing is started; then one compute task a call, if there is one.
+  void begin(Graph& graph, const Schedule& schedule);
+  Progress run_one();
 
   // One thing that the task waits for has come. From any thread, also from inside a task.
   void signal(TaskId task);
   // A wire task has ended, well or with an error. From any thread.
   void complete(TaskId task, std::exception_ptr error = nullptr);
 
-  // Seconds of the last run in which the compute thread had nothing to do.
-  double idle_s() const { return idle_s_; }
+  const IdleTime& idle() const { return idle_; }  // of the last run
+
+  // Called before each compute task: for tests that hold tasks back.
+  void set_before_task(std::function<void()> before_task) { before_task_ = std::move(before_task); }
 
  private:
   void finished(TaskId task);
   void failed(std::exception_ptr error);
   void start_wire(TaskId task);
   void run_compute(TaskId task);
+  void wait_for_work();
 
   Recorder& recorder_;
-  const Schedule& schedule_;
   const Clock& clock_;
   Helper* helper_;
 
   Graph* graph_ = nullptr;
+  const Schedule* schedule_ = nullptr;
+  StageState state_;
   std::unique_ptr<std::atomic<int32_t>[]> waits_;
   size_t waits_capacity_ = 0;
   std::mutex mutex_;
@@ -103,7 +123,8 @@ class Executor {
   size_t remaining_ = 0;           // guarded by mutex_
   size_t wires_in_flight_ = 0;     // guarded by mutex_
   std::exception_ptr error_;       // guarded by mutex_
-  double idle_s_ = 0;
+  IdleTime idle_;
+  std::function<void()> before_task_;
 };
 
 }  // namespace trireme

@@ -185,6 +185,7 @@ class Head final : public Layer {
     spec.backward_flops = 2 * spec.forward_flops;
     spec.depth = product_depth(static_cast<double>(width_)) + std::log2(static_cast<double>(width_));
     spec.parameters = gain_->value.numel() + bias_->value.numel();
+    spec.tied = tokens_->value.numel();
     spec.activations = context_ * (2 * width_ + vocab);
     spec.output = context_ * vocab;
     return spec;

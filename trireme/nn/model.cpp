@@ -29,7 +29,16 @@ ParameterPtr Layer::share(ParameterPtr parameter) {
 
 at::Tensor Model::forward(const at::Tensor& input, const Pass& pass) const {
   auto x = input;
-  for (const auto& layer : layers) x = layer->forward(x, pass);
+  std::vector<at::Tensor> skipped(skips.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (size_t k = 0; k < skips.size(); ++k) {
+      if (skips[k].to == i) x = x + skipped[k];
+    }
+    x = layers[i]->forward(x, pass);
+    for (size_t k = 0; k < skips.size(); ++k) {
+      if (skips[k].from == i) skipped[k] = x;
+    }
+  }
   return x;
 }
 
@@ -93,11 +102,9 @@ at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets
 }
 
 std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab) {
-  switch (config.kind) {
-    case ModelKind::gpt: return build_gpt(config, vocab);
-    case ModelKind::mlp: return build_mlp(config);
-  }
-  fail("no such model");
+  auto model = config.kind == ModelKind::gpt ? build_gpt(config, vocab) : build_mlp(config);
+  if (config.skip) model->skips.push_back({0, model->layers.size() - 1});
+  return model;
 }
 
 }  // namespace trireme

@@ -10,9 +10,15 @@
 
 namespace trireme {
 
+// The output of layer `from` is also added to the input of layer `to`, however many layers lie between.
+struct Skip {
+  size_t from, to;
+};
+
 class Model {
  public:
   std::vector<std::unique_ptr<Layer>> layers;
+  std::vector<Skip> skips;
 
   at::Tensor forward(const at::Tensor& input, const Pass& pass) const;
 

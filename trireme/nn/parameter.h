@@ -44,6 +44,8 @@ struct Parameter {
   Initial initial;
   bool decays = true;  // weight decay applies to matrices, not to biases and gains
   int uses = 1;        // how often one backward pass writes the gradient (a tied embedding: twice)
+  int tie = -1;        // which set of stages shares it, where more than one does
+  bool owned = true;   // of these stages, this one counts and saves it
   GradientSlot gradient;
 };
 

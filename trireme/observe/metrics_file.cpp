@@ -80,6 +80,12 @@ void MetricsFile::step(const StepReport& report) {
       {"skipped", report.skipped},
       {"memory", by_owner(report.memory)},
   };
+  if (!report.idle.empty()) {
+    auto stages = ordered_json::array();
+    for (const auto& idle : report.idle)
+      stages.push_back({{"forward", idle.forward}, {"backward", idle.backward}, {"reduce", idle.reduce}});
+    line["idle"] = std::move(stages);
+  }
   if (report.eval_loss) line["eval_loss"] = *report.eval_loss;
   write_line(std::move(line));
 }

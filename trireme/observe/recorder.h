@@ -11,6 +11,7 @@
 
 #include "trireme/observe/board.h"
 #include "trireme/observe/step_report.h"
+#include "trireme/observe/trace.h"
 
 namespace trireme {
 
@@ -48,11 +49,16 @@ class Recorder {
 
   Ledger& memory() { return memory_; }
 
+  // The trace that is being recorded now, or null. Begun and ended between steps.
+  Trace* trace() const { return trace_.load(std::memory_order_acquire); }
+  void set_trace(Trace* trace) { trace_.store(trace, std::memory_order_release); }
+
  private:
   BoardSlot* slot_;
   std::atomic<int64_t> step_{-1};
   std::atomic<int64_t> sent_bytes_{0};
   Ledger memory_;
+  std::atomic<Trace*> trace_{nullptr};
   std::mutex sinks_mutex_;  // events come from the saving thread too
   std::vector<std::unique_ptr<MetricSink>> sinks_;
 };

@@ -16,6 +16,11 @@ struct OwnerBytes {
   int64_t bytes = 0;
 };
 
+// Share of the step in which a stage had nothing to do, by what it waited for.
+struct StageIdle {
+  double forward = 0, backward = 0, reduce = 0;
+};
+
 struct StepReport {
   int64_t step = 0;   // counted from 1
   int64_t steps = 0;  // of the whole run
@@ -27,6 +32,7 @@ struct StepReport {
   std::string items = "tokens";  // what is counted: "tokens" or "samples"
   int64_t skipped = 0;           // steps so far whose gradients were not finite and were not applied
   double reduce_wait_s = 0;      // the part of step_s that was spent waiting for reductions
+  std::vector<StageIdle> idle;   // by stage, where there are several
   int64_t sent_bytes = 0;
   std::vector<OwnerBytes> memory;
   std::optional<double> eval_loss;  // of a step after which the model was evaluated

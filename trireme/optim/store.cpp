@@ -24,13 +24,22 @@ namespace {
 
 constexpr int64_t line = 16;  // elements: every parameter starts on a cache line, whatever the type
 
-// Cuts the parameters, in the order in which their gradients become ready (the reverse of their use), into buckets.
+// Cuts the parameters, in the order in which their gradients become ready (the reverse of their use), into buckets;
+// those that other stages hold too come last, by tie: all ranks then reduce in one agreed order.
 std::vector<Bucket> cut(const ParameterList& parameters, int64_t largest) {
-  std::vector<Bucket> buckets(1);
-  for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
-    const int64_t elements = ((*it)->value.numel() + line - 1) / line * line;
-    if (buckets.back().elements > 0 && buckets.back().elements + elements > largest) buckets.emplace_back();
-    buckets.back().parameters.push_back({*it, 0});
+  ParameterList order(parameters.rbegin(), parameters.rend());
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a->tie < b->tie; });
+  std::vector<Bucket> buckets;
+  for (const auto& parameter : order) {
+    const int64_t elements = (parameter->value.numel() + line - 1) / line * line;
+    const bool fits = !buckets.empty() && buckets.back().tie == parameter->tie &&
+                      buckets.back().owned == parameter->owned && buckets.back().elements + elements <= largest;
+    if (!fits) {
+      buckets.emplace_back();
+      buckets.back().tie = parameter->tie;
+      buckets.back().owned = parameter->owned;
+    }
+    buckets.back().parameters.push_back({parameter, 0});
     buckets.back().elements += elements;
   }
   for (auto& bucket : buckets) {
@@ -59,8 +68,9 @@ ParameterStore::ParameterStore(const ParameterList& parameters, Precision precis
   for (auto& bucket : buckets_) {
     bucket.master = at::zeros({bucket.elements}, masters);
     bucket.values = precision == Precision::bf16 ? at::zeros({bucket.elements}, values) : bucket.master;
-    bucket.gradients = device.is_cpu() ? allocate(bucket.elements * master_bytes).view(master_type(precision))
-                                       : at::zeros({bucket.elements}, masters);
+    bucket.gradients = device.is_cpu()
+                           ? allocate(bucket.elements * master_bytes, bucket.tie).view(master_type(precision))
+                           : at::zeros({bucket.elements}, masters);
     for (auto& stored : bucket.parameters) {
       piece(bucket.master, stored).copy_(stored.parameter->value);
       stored.parameter->value.set_data(piece(bucket.values, stored));

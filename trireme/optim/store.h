@@ -26,6 +26,8 @@ struct Bucket {
   std::vector<StoredParameter> parameters;
   int64_t elements = 0;  // whole cache lines for each parameter
   int64_t decaying = 0;  // the first `decaying` elements are subject to weight decay
+  int tie = -1;          // of its parameters: other stages hold them too
+  bool owned = true;
 
   at::Tensor values;     // what the model computes with
   at::Tensor master;     // what the optimizer changes: fp32 beside bf16 values, otherwise the values themselves
@@ -35,8 +37,8 @@ struct Bucket {
 
 class ParameterStore {
  public:
-  // Gives zeroed bytes for gradients; a communicator's allocate() makes them reachable for peers.
-  using Allocate = std::function<at::Tensor(int64_t bytes)>;
+  // Gives zeroed bytes for gradients; a communicator's allocate() makes them reachable for the ranks that share them.
+  using Allocate = std::function<at::Tensor(int64_t bytes, int tie)>;
 
   ParameterStore(const ParameterList& parameters, Precision precision, at::Device device, double bucket_bytes,
                  const Allocate& allocate);

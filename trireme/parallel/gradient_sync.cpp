@@ -4,8 +4,8 @@
 
 namespace trireme {
 
-GradientSync::GradientSync(ParameterStore& store, Communicator& communicator, Executor& executor)
-    : store_(store), communicator_(communicator), executor_(executor) {
+GradientSync::GradientSync(ParameterStore& store, Communicator& communicator, Groups groups, Executor& executor)
+    : store_(store), communicator_(communicator), groups_(std::move(groups)), executor_(executor) {
   auto& buckets = store_.buckets();
   expected_.resize(buckets.size());
   missing_.resize(buckets.size());
@@ -29,8 +29,12 @@ void GradientSync::add_tasks(Graph& graph) {
     tasks_.push_back(graph.add(
         TaskKind::reduce, static_cast<int32_t>(b), Lane::wire,
         [this, b] {
-          communicator_.all_reduce(store_.buckets()[b].gradients, ReduceOp::sum, "reduce bucket",
-                                   [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); });
+          const auto& bucket = store_.buckets()[b];
+          const Group group = groups_.of(bucket);
+          if (communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
+          communicator_.all_reduce(
+              bucket.gradients, ReduceOp::sum, "reduce bucket",
+              [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); }, group);
         },
         {}, /*extra_signals=*/1));
   }

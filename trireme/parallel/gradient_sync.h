@@ -1,6 +1,6 @@
-// Keeps replicas together by summing their gradients, bucket by bucket, while the backward pass is still running. The
-// gradient slots say when a gradient has been written; a bucket whose last one has come is sent. Buckets leave in the
-// same order on every rank.
+// Keeps replicas of a stage together by summing their gradients, bucket by bucket, while the backward pass is still
+// running. The gradient slots say when a gradient has been written; a bucket whose last one has come is sent. Buckets
+// leave in the same order on every rank.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,15 @@ namespace trireme {
 
 class GradientSync {
  public:
-  GradientSync(ParameterStore& store, Communicator& communicator, Executor& executor);
+  // `groups`: the replicas of this stage, and then the ranks of each tie.
+  struct Groups {
+    Group stage = everybody;
+    std::vector<Group> ties;
+
+    Group of(const Bucket& bucket) const { return bucket.tie < 0 ? stage : ties[static_cast<size_t>(bucket.tie)]; }
+  };
+
+  GradientSync(ParameterStore& store, Communicator& communicator, Groups groups, Executor& executor);
   ~GradientSync();
 
   // Adds to the step's graph a wire task for each bucket; the compute tasks that need bucket b wait for task_of(b).
@@ -31,6 +39,7 @@ class GradientSync {
 
   ParameterStore& store_;
   Communicator& communicator_;
+  const Groups groups_;
   Executor& executor_;
   std::vector<TaskId> tasks_;
   std::vector<int64_t> expected_;  // writes that complete each bucket

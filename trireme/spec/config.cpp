@@ -20,6 +20,7 @@ void describe_model(Settings& settings, ModelConfig& model) {
       .below(1);
   settings.add("model.inputs", model.inputs, "Features of a sample (mlp only).").at_least(1);
   settings.add("model.classes", model.classes, "Classes to tell apart (mlp only).").at_least(1);
+  settings.add("model.skip", model.skip, "Whether the first layer's output is added to the last layer's input.");
 }
 
 void describe_data(Settings& settings, DataConfig& data) {
@@ -100,6 +101,38 @@ void describe_optimizer(Settings& settings, OptimizerConfig& optimizer) {
       .at_most(1);
 }
 
+void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfig& memory) {
+  settings.section("parallel", "How the work is split over ranks: stages of layers, and replicas of each stage.");
+  settings.add("parallel.pipe", parallel.pipe, "Stages that the layers are cut into, each on ranks of its own.")
+      .unit("stages")
+      .at_least(1);
+  settings.add("parallel.data", parallel.data, "Replicas of each stage; 0 = as many as the ranks allow.")
+      .unit("replicas")
+      .at_least(0);
+  settings.add_choice("parallel.schedule", parallel.schedule,
+                      {{"gpipe", ScheduleKind::gpipe},
+                       {"1f1b", ScheduleKind::one_forward_one_backward},
+                       {"arrival", ScheduleKind::arrival}},
+                      "All forward passes first, one forward and one backward in turn, or whatever has come.");
+  settings
+      .add("parallel.cuts", parallel.cuts,
+           "First layer of each stage but the first, counted from 0; empty = stages of about equal work.")
+      .at_least(1);
+  settings
+      .add("parallel.in_flight", parallel.in_flight,
+           "Most microbatches between their forward and backward pass (arrival only); 0 = as many as stages.")
+      .unit("microbatches")
+      .at_least(0);
+  settings.add("parallel.deterministic", parallel.deterministic,
+               "Whether microbatches keep their order (arrival only), so that two runs give the same bits.");
+  settings.section("memory", "What a rank may hold.");
+  settings
+      .add("memory.limit_mb", memory.limit_mb,
+           "A run whose ranks would need more than this is refused before the first step; 0 = no limit.")
+      .unit("MB")
+      .at_least(0);
+}
+
 void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& comm) {
   settings.section("sync", "How ranks agree on the gradient.");
   settings.add_choice("sync.kind", sync.kind, {{"allreduce", SyncKind::allreduce}}, "The mean over all ranks.");
@@ -112,6 +145,11 @@ void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& co
       "comm.transport", comm.transport,
       {{"auto", TransportKind::automatic}, {"shared", TransportKind::shared}, {"mpi", TransportKind::mpi}},
       "Shared memory or MPI messages; auto = shared memory when all ranks are on one host, else MPI.");
+  settings
+      .add("comm.jitter_ms", comm.jitter_ms,
+           "Every message between stages is held back for a random time up to this, to see how a schedule bears it.")
+      .unit("ms")
+      .at_least(0);
 }
 
 void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConfig& watchdog, LogConfig& log) {
@@ -136,6 +174,10 @@ void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConf
       .unit("steps")
       .at_least(1);
   settings.add("log.tensorboard", log.tensorboard, "Whether to write TensorBoard event files.");
+  settings.add("log.trace_steps", log.trace_steps, "Steps whose timeline is written to trace.pftrace; 0 = none.")
+      .unit("steps")
+      .at_least(0);
+  settings.add("log.trace_from", log.trace_from, "First step of that timeline.").unit("steps").at_least(1);
 }
 
 }  // namespace
@@ -146,6 +188,7 @@ Settings describe(RunConfig& config) {
   describe_data(settings, config.data);
   describe_train(settings, config.train);
   describe_optimizer(settings, config.optimizer);
+  describe_parallel(settings, config.parallel, config.memory);
   describe_communication(settings, config.sync, config.comm);
   describe_run(settings, config.checkpoint, config.watchdog, config.log);
   settings.add("run_dir", config.run_dir, "Folder of the run; empty = runs/NAME-N with the next free number.");
@@ -174,6 +217,10 @@ void check(const RunConfig& config, const Settings& settings) {
   if (optimizer.warmup != OptimizerConfig{}.warmup) {
     require(optimizer.warmup <= train.steps, "optimizer.warmup", "must be at most", "train.steps");
   }
+  require(config.parallel.cuts.empty() || static_cast<int64_t>(config.parallel.cuts.size()) == config.parallel.pipe - 1,
+          "parallel.cuts", "must name one layer less than", "parallel.pipe");
+  require(config.parallel.in_flight == 0 || config.parallel.schedule == ScheduleKind::arrival, "parallel.in_flight",
+          "must be 0 unless arrival is", "parallel.schedule");
   require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");
   require(watchdog.stop == 0 || watchdog.stop >= watchdog.heartbeat, "watchdog.stop", "must be 0 or at least",
           "watchdog.heartbeat");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/base/settings.h"
+#include "trireme/spec/schedule.h"
 
 namespace trireme {
 
@@ -31,6 +32,7 @@ struct ModelConfig {
   double dropout = 0;
   int64_t inputs = 1024;
   int64_t classes = 10;
+  bool skip = false;
 };
 
 struct DataConfig {
@@ -69,6 +71,19 @@ struct OptimizerConfig {
   double final_lr = 0.1;
 };
 
+struct ParallelConfig {
+  int64_t pipe = 1;
+  int64_t data = 0;
+  ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
+  std::vector<int64_t> cuts;
+  int64_t in_flight = 0;
+  bool deterministic = false;
+};
+
+struct MemoryConfig {
+  double limit_mb = 0;
+};
+
 struct SyncConfig {
   SyncKind kind = SyncKind::allreduce;
   double bucket_mb = 8;
@@ -76,6 +91,7 @@ struct SyncConfig {
 
 struct CommConfig {
   TransportKind transport = TransportKind::automatic;
+  double jitter_ms = 0;
 };
 
 struct CheckpointConfig {
@@ -92,6 +108,8 @@ struct WatchdogConfig {
 struct LogConfig {
   int64_t every = 10;
   bool tensorboard = true;
+  int64_t trace_steps = 0;
+  int64_t trace_from = 3;
 };
 
 struct RunConfig {
@@ -100,6 +118,8 @@ struct RunConfig {
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
+  ParallelConfig parallel;
+  MemoryConfig memory;
   SyncConfig sync;
   CommConfig comm;
   CheckpointConfig checkpoint;

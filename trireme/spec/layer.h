@@ -13,6 +13,7 @@ struct LayerSpec {
   double backward_flops = 0;  // work of the backward pass
   double depth = 0;           // longest chain of dependent operations: work / depth is the average parallelism
   int64_t parameters = 0;     // elements; a tied parameter counts where it is first used
+  int64_t tied = 0;           // elements that an earlier layer counts, and that a stage without that layer holds too
   int64_t activations = 0;    // elements kept for the backward pass
   int64_t output = 0;         // elements handed to the next layer
 };

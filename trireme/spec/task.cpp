@@ -1,7 +1,5 @@
 #include "trireme/spec/task.h"
 
-#include <cstddef>
-
 namespace trireme {
 
 const char* name(TaskKind kind) {
@@ -14,17 +12,9 @@ const char* name(TaskKind kind) {
     case TaskKind::decide: return "decide";
     case TaskKind::optimize: return "optimize";
     case TaskKind::evaluate: return "evaluate";
-    case TaskKind::copy: return "copy";
+    case TaskKind::receive: return "receive";
   }
   return "?";
-}
-
-size_t InOrder::choose(std::span<const ReadyTask> ready) const {
-  size_t best = 0;
-  for (size_t i = 1; i < ready.size(); ++i) {
-    if (ready[i].order < ready[best].order) best = i;
-  }
-  return best;
 }
 
 }  // namespace trireme

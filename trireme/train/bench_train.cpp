@@ -1,22 +1,14 @@
 #include "trireme/train/bench_train.h"
 
-#include <sys/wait.h>
-#include <ATen/ATen.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <cstdio>
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
-#include "trireme/base/safetensors.h"
 #include "trireme/comm/launch.h"
-#include "trireme/data/dataset.h"
-#include "trireme/data/order.h"
-#include "trireme/nn/model.h"
-#include "trireme/train/run.h"
+#include "trireme/train/bench_peer.h"
 
 namespace trireme {
 
@@ -47,60 +39,6 @@ std::vector<std::string> overrides_of(const std::string& name) {
   return own;
 }
 
-// Initial parameters and the first batches, for the peer.
-void write_inputs(const RunConfig& config, const fs::path& path) {
-  const auto data = open_dataset(data_options(config));
-  const auto model = build_model(config.model, data.train->vocab());
-  model->initialize(static_cast<uint64_t>(config.train.seed));
-  model->to(at::kFloat, at::kCPU);
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  const SampleOrder order(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed));
-  for (int64_t step = 0; step < file_batches; ++step) {
-    std::vector<int64_t> samples;
-    order.fill(step, 0, config.train.batch, samples);
-    const auto batch = data.train->get(samples);
-    tensors.emplace_back(fmt::format("inputs.{}", step), batch.inputs.contiguous());
-    tensors.emplace_back(fmt::format("targets.{}", step), batch.targets.contiguous());
-  }
-  for (const auto& parameter : model->parameters())
-    tensors.emplace_back(parameter->name, parameter->value.detach().contiguous());
-  std::vector<TensorInfo> infos;
-  for (const auto& [name, tensor] : tensors) {
-    infos.push_back({name, tensor.scalar_type() == at::kLong ? DType::i64 : DType::f32, tensor.sizes().vec()});
-  }
-  SafetensorsWriter writer(path, infos);
-  for (const auto& [name, tensor] : tensors) {
-    writer.append({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
-  }
-  writer.finish();
-}
-
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
-nlohmann::json run_command(const std::vector<std::string>& words) {
-  std::string line;
-  for (const auto& word : words) line += quoted(word) + " ";
-  FILE* pipe = ::popen(line.c_str(), "r");
-  if (!pipe) fail_errno("popen");
-  std::string output;
-  char buffer[4096];
-  while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, count);
-  const int status = ::pclose(pipe);
-  auto result = nlohmann::json::parse(output, nullptr, false);
-  if (status != 0 || !result.is_object())
-    fail("{}\nended with status {} and said: {}", line, WEXITSTATUS(status), output);
-  return result;
-}
-
-struct Measured {
-  double step_s = 0;
-  std::vector<double> losses;
-};
-
 class Case {
  public:
   Case(const std::string& name, int ranks, const TrainBenchOptions& options, const fs::path& folder)
@@ -109,25 +47,10 @@ class Case {
     config_ = load_config({}, overrides_);
     threads_ = std::max(1, usable_cores() / ranks);
     inputs_ = folder / (name + ".safetensors");
-    if (!fs::exists(inputs_)) write_inputs(config_, inputs_);
+    if (!fs::exists(inputs_)) write_inputs(config_, file_batches, inputs_);
   }
 
-  Measured ours() {
-    const auto run_dir = folder_ / fmt::format("run-{}", ++runs_);
-    std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(), "train", "--json", "--ranks",
-                                   std::to_string(ranks_)};
-    words.insert(words.end(), overrides_.begin(), overrides_.end());
-    words.push_back("run_dir=" + run_dir.string());
-    const auto result = run_command(words);
-    Measured measured{result.at("step_s").get<double>(), {}};
-    std::ifstream metrics(run_dir / "metrics.jsonl");
-    for (std::string text; std::getline(metrics, text);) {
-      const auto line = nlohmann::json::parse(text);
-      if (line.contains("loss")) measured.losses.push_back(line.at("loss").get<double>());
-    }
-    fs::remove_all(run_dir);
-    return measured;
-  }
+  Measured ours() { return run_ours(ranks_, overrides_, folder_ / fmt::format("run-{}", ++runs_)); }
 
   Measured peer(int threads) {
     const auto result = run_command({options_.python,  TRIREME_SOURCE "/bench/torch_train.py",
@@ -168,7 +91,7 @@ class Case {
       log::info("{}: repeat {} of {}", line.bench_case, repeat + 1, options_.repeats);
       const auto mine = ours();
       const auto theirs = peer(best_threads);
-      compare(mine.losses, theirs.losses);
+      compare_losses(name_, mine, theirs, std::min<int64_t>(file_batches, options_.steps));
       line.ours.push_back(mine.step_s);
       line.peer.push_back(theirs.step_s);
     }
@@ -176,15 +99,6 @@ class Case {
   }
 
  private:
-  // The answer before the time: the same batches from the same weights must give the same losses.
-  void compare(const std::vector<double>& ours, const std::vector<double>& theirs) const {
-    for (int64_t step = 0; step < std::min<int64_t>(file_batches, options_.steps); ++step) {
-      const double a = ours.at(static_cast<size_t>(step)), b = theirs.at(static_cast<size_t>(step));
-      if (!(std::abs(a - b) <= 1e-4 * std::abs(b)))
-        fail("{}: the loss of step {} is {} here and {} in PyTorch", name_, step + 1, a, b);
-    }
-  }
-
   std::string name_;
   int ranks_;
   const TrainBenchOptions& options_;

@@ -112,6 +112,7 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
     info.config = manifest.at("config").get<std::string>();
     for (const auto& [name, entry] : manifest.at("files").items()) {
       const auto path = folder / name;
+      (name.rfind("model", 0) == 0 ? info.model_files : info.optimizer_files).push_back(path);
       const auto expected = entry.at("bytes").get<uint64_t>();
       std::error_code error;
       const auto found = fs::file_size(path, error);
@@ -157,34 +158,69 @@ void set_aside_checkpoints_after(const fs::path& run_dir, int64_t step) {
   }
 }
 
-void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store,
-                     bool with_optimizer) {
+namespace {
+
+// Several files as one: names are found in whichever holds them.
+class TensorFiles {
+ public:
+  explicit TensorFiles(const std::vector<fs::path>& paths) {
+    for (const auto& path : paths) files_.push_back(std::make_unique<Safetensors>(path));
+  }
+
+  size_t size() const {
+    size_t count = 0;
+    for (const auto& file : files_) count += file->tensors().size();
+    return count;
+  }
+
+  // The file and the tensor of that name in it, or nothing.
+  std::pair<const Safetensors*, const TensorInfo*> find(const std::string& name) const {
+    for (const auto& file : files_) {
+      if (const auto* tensor = file->find(name)) return {file.get(), tensor};
+    }
+    return {nullptr, nullptr};
+  }
+
+ private:
+  std::vector<std::unique_ptr<Safetensors>> files_;
+};
+
+}  // namespace
+
+std::vector<int64_t> CheckpointInfo::shape_of(const std::string& name) const {
+  const TensorFiles files(model_files);
+  const auto* tensor = files.find(name).second;
+  return tensor ? tensor->shape : std::vector<int64_t>{};
+}
+
+void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters, ParameterStore& store,
+                     bool with_optimizer, bool whole_model) {
   c10::NoGradGuard no_grad;
-  const auto load = [&](const Safetensors& file, const std::string& name, const at::Tensor& target) {
-    const auto* tensor = file.find(name);
+  const auto load = [&](const TensorFiles& files, const std::string& name, const at::Tensor& target) {
+    const auto [file, tensor] = files.find(name);
     if (!tensor) refuse("the checkpoint {} is of another model or optimizer: it has no {}", info.folder.string(), name);
     if (at::IntArrayRef(tensor->shape) != target.sizes()) {
       refuse("the checkpoint {} is of another model: {} has shape [{}] there and [{}] here", info.folder.string(), name,
              fmt::join(tensor->shape, ", "), fmt::join(target.sizes(), ", "));
     }
     auto values = at::empty(tensor->shape, type_of(tensor->dtype));
-    const auto bytes = file.bytes(*tensor);
+    const auto bytes = file->bytes(*tensor);
     std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
     target.copy_(values);
   };
-  const Safetensors model(info.folder / "model.safetensors");
-  if (model.tensors().size() != order.size()) {
+  const TensorFiles model(info.model_files);
+  if (whole_model && model.size() != parameters.size()) {
     refuse("the checkpoint {} is of another model: it has {} parameters, this one {}", info.folder.string(),
-           model.tensors().size(), order.size());
+           model.size(), parameters.size());
   }
   const auto where = places(store);
-  for (const auto& parameter : order) {
+  for (const auto& parameter : parameters) {
     const auto& [bucket, stored] = where.at(parameter.get());
     load(model, parameter->name, ParameterStore::piece(bucket->master, *stored));
   }
   if (with_optimizer) {
-    const Safetensors state(info.folder / "optimizer.safetensors");
-    for (const auto& parameter : order) {
+    const TensorFiles state(info.optimizer_files);
+    for (const auto& parameter : parameters) {
       const auto& [bucket, stored] = where.at(parameter.get());
       for (const auto& [name, buffer] : bucket->state)
         load(state, parameter->name + "." + name, ParameterStore::piece(buffer, *stored));
@@ -211,13 +247,19 @@ struct CheckpointWriter::Snapshot {
 };
 
 CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& config, std::string resolved_config,
-                                   Recorder& recorder)
+                                   Recorder& recorder, CheckpointPart part)
     : folder_(std::move(run_dir) / "checkpoints"),
       config_(config),
       resolved_config_(std::move(resolved_config)),
-      recorder_(recorder) {
+      recorder_(recorder),
+      part_(part) {
   fs::create_directories(folder_);
   // What a killed run left half-written is of no use to anybody.
+  if (part_.stage == 0) clean();
+  thread_ = std::thread([this] { run(); });
+}
+
+void CheckpointWriter::clean() const {
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const auto name = entry.path().filename().string();
     if (name.size() > std::strlen(partial_suffix) &&
@@ -225,7 +267,6 @@ CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& con
       fs::remove_all(entry.path());
     }
   }
-  thread_ = std::thread([this] { run(); });
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -252,6 +293,7 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
   if (first) {
     const auto where = places(store);
     for (const auto& parameter : order) {
+      if (!parameter->owned) continue;  // another stage saves it
       const auto& [bucket, stored] = where.at(parameter.get());
       snapshot.model.push_back({parameter->name, ParameterStore::piece(snapshot.copy_of(bucket->master), *stored)});
       for (const auto& [name, buffer] : bucket->state) {
@@ -285,7 +327,8 @@ void CheckpointWriter::run() {
                 snapshot_->progression.step, error.what());
       recorder_.event("checkpoint_failed", {{"step", snapshot_->progression.step}, {"reason", error.what()}});
       std::error_code ignored;
-      fs::remove_all(folder_ / fmt::format("step-{}{}", snapshot_->progression.step, partial_suffix), ignored);
+      if (part_.stage == 0)
+        fs::remove_all(folder_ / fmt::format("step-{}{}", snapshot_->progression.step, partial_suffix), ignored);
     }
     lock.lock();
     pending_ = false;
@@ -298,28 +341,19 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto& progression = snapshot.progression;
   const auto name = fmt::format("step-{}", progression.step);
   const auto partial = folder_ / (name + partial_suffix), whole = folder_ / name;
-  fs::remove_all(partial);
   fs::create_directories(partial);
-  RateLimit limit(static_cast<uint64_t>(config_.rate_mb * 1e6));
+  try {
+    write_part(snapshot, partial);
+  } catch (...) {
+    // Whoever waits for this part must not wait for ever.
+    std::ofstream(partial / fmt::format("part-{}.failed", part_.stage));
+    throw;
+  }
+  if (part_.stage != 0) return;
 
-  ordered_json files;
+  const auto files = gather_parts(partial);
   uint64_t total = 0;
-  const auto write_file = [&](const char* file, const std::vector<Snapshot::Entry>& entries) {
-    std::vector<TensorInfo> tensors;
-    for (const auto& entry : entries)
-      tensors.push_back({entry.name, dtype_of(entry.view.scalar_type()), entry.view.sizes().vec()});
-    SafetensorsWriter writer(partial / file, tensors, {{"format", "pt"}}, &limit);
-    for (const auto& entry : entries) {
-      writer.append(bytes_of(entry.view));
-      ++pieces_written_;
-    }
-    const auto written = writer.finish();
-    files[file] = {{"bytes", written.bytes}, {"xxh3", hex(written.checksum)}};
-    total += written.bytes;
-  };
-  write_file("model.safetensors", snapshot.model);
-  write_file("optimizer.safetensors", snapshot.optimizer);
-
+  for (const auto& [file, entry] : files.items()) total += entry.at("bytes").get<uint64_t>();
   const ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", format_version},
                               {"step", progression.step},         {"updates", progression.updates},
                               {"skipped", progression.skipped},   {"skipped_in_a_row", progression.skipped_in_a_row},
@@ -337,6 +371,51 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   recorder_.event("checkpoint",
                   {{"step", progression.step}, {"path", whole.string()}, {"bytes", total}, {"write_s", seconds}});
+}
+
+// This stage's files, and then a note that they are there.
+void CheckpointWriter::write_part(const Snapshot& snapshot, const fs::path& partial) {
+  RateLimit limit(static_cast<uint64_t>(config_.rate_mb * 1e6));
+  const auto suffix = part_.stages == 1 ? std::string() : fmt::format("-{:05}-of-{:05}", part_.stage + 1, part_.stages);
+  ordered_json files;
+  const auto write_file = [&](const std::string& kind, const std::vector<Snapshot::Entry>& entries) {
+    std::vector<TensorInfo> tensors;
+    for (const auto& entry : entries)
+      tensors.push_back({entry.name, dtype_of(entry.view.scalar_type()), entry.view.sizes().vec()});
+    const auto file = kind + suffix + ".safetensors";
+    SafetensorsWriter writer(partial / file, tensors, {{"format", "pt"}}, &limit);
+    for (const auto& entry : entries) {
+      writer.append(bytes_of(entry.view));
+      ++pieces_written_;
+    }
+    const auto written = writer.finish();
+    files[file] = {{"bytes", written.bytes}, {"xxh3", hex(written.checksum)}};
+  };
+  write_file("model", snapshot.model);
+  write_file("optimizer", snapshot.optimizer);
+  write_atomically(partial / fmt::format("part-{}.json", part_.stage), files.dump());
+}
+
+// Waits for the notes of all stages and takes them away: what they say goes into the manifest.
+ordered_json CheckpointWriter::gather_parts(const fs::path& partial) {
+  ordered_json files;
+  for (int stage = 0; stage < part_.stages; ++stage) {
+    const auto note = partial / fmt::format("part-{}.json", stage);
+    while (!fs::exists(note)) {
+      if (fs::exists(partial / fmt::format("part-{}.failed", stage))) fail("stage {} could not save its part", stage);
+      {
+        std::unique_lock lock(mutex_);
+        if (ending_) fail("the run ended before stage {} had saved its part", stage);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ++pieces_written_;  // the others are at work: their own watchdogs look after them
+    }
+    std::ifstream stream(note);
+    const auto part = ordered_json::parse(stream);
+    for (const auto& [file, entry] : part.items()) files[file] = entry;
+    fs::remove(note);
+  }
+  return files;
 }
 
 void CheckpointWriter::prune(int64_t newest) {

@@ -1,7 +1,8 @@
 // Checkpoints: a folder step-N with model.safetensors (the masters, under their global names), optimizer.safetensors
-// and manifest.json (format, version, step, configuration, size and checksum of each file). A folder is written under
-// another name and renamed when it is whole and on the disk, so what bears the name is complete. The bytes depend only
-// on the values: not on ranks, buckets or time.
+// and manifest.json (format, version, step, configuration, size and checksum of each file). With several stages each
+// writes files of its own (model-00002-of-00004.safetensors); they load on any other cut, because names are global. A
+// folder is written under another name and renamed when it is whole and on the disk, so what bears the name is
+// complete. The bytes depend only on the values and the cut: not on replicas, buckets or time.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -25,6 +27,10 @@ struct CheckpointInfo {
   int64_t step = 0;
   Progression progression;
   std::string config;  // the resolved configuration of the run that wrote it
+  std::vector<std::filesystem::path> model_files, optimizer_files;
+
+  // The shape of a parameter, empty when there is none of that name.
+  std::vector<int64_t> shape_of(const std::string& name) const;
 };
 
 // The checkpoint folders under `run_dir`/checkpoints, newest first; incomplete ones (.partial) are no checkpoints.
@@ -41,15 +47,22 @@ CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir);
 // so that nothing is lost and the next resume takes the new line.
 void set_aside_checkpoints_after(const std::filesystem::path& run_dir, int64_t step);
 
-// Loads parameters and, where the store has it, optimizer state. Refuses a checkpoint of another model.
-void load_checkpoint(const CheckpointInfo& info, const ParameterList& order, ParameterStore& store,
-                     bool with_optimizer);
+// Loads parameters and, where the store has it, optimizer state; `parameters` may be those of one stage of the model.
+// Refuses a checkpoint of another model.
+void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters, ParameterStore& store,
+                     bool with_optimizer, bool whole_model = true);
+
+// Which part of the model a writer saves. The first stage's writer waits for the others' files and completes the
+// folder.
+struct CheckpointPart {
+  int stage = 0, stages = 1;
+};
 
 // Writes checkpoints in the background: save() copies the state, which is all the training waits for, and returns.
 class CheckpointWriter {
  public:
   CheckpointWriter(std::filesystem::path run_dir, const CheckpointConfig& config, std::string resolved_config,
-                   Recorder& recorder);
+                   Recorder& recorder, CheckpointPart part = {});
   ~CheckpointWriter();  // finishes what was begun
 
   void save(const ParameterList& order, const ParameterStore& store, const Progression& progression);
@@ -62,13 +75,17 @@ class CheckpointWriter {
   struct Snapshot;
   void run();
   void write(const Snapshot& snapshot);
+  void write_part(const Snapshot& snapshot, const std::filesystem::path& partial);
+  nlohmann::ordered_json gather_parts(const std::filesystem::path& partial);
   void prune(int64_t newest);
+  void clean() const;
   bool wait_until_written(std::unique_lock<std::mutex>& lock, double timeout_s);
 
   std::filesystem::path folder_;
   CheckpointConfig config_;
   std::string resolved_config_;
   Recorder& recorder_;
+  const CheckpointPart part_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<Snapshot> snapshot_;  // buffers are kept from save to save

@@ -5,7 +5,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
-#include "trireme/base/safetensors.h"
 #include "trireme/nn/model.h"
 #include "trireme/optim/store.h"
 #include "trireme/train/checkpoint.h"
@@ -43,16 +42,11 @@ Generated generate(const fs::path& from, const GenerateOptions& options, const s
   if (!text && !options.prompt.empty())
     refuse("this model was trained on token files, which name no tokenizer: leave the prompt out");
 
-  int64_t vocab = 0;
-  {
-    const Safetensors file(checkpoint.folder / "model.safetensors");
-    const auto* table = file.find("wte.weight");
-    if (!table || table->shape.size() != 2) refuse("{} holds no token embedding", checkpoint.folder.string());
-    vocab = table->shape[0];
-  }
-  const auto model = build_model(config.model, vocab);
+  const auto table = checkpoint.shape_of("wte.weight");
+  if (table.size() != 2) refuse("{} holds no token embedding", checkpoint.folder.string());
+  const auto model = build_model(config.model, /*vocab=*/table[0]);
   ParameterStore store(model->parameters(), config.train.precision, at::kCPU, 1e12,
-                       [](int64_t bytes) { return at::zeros({bytes}, at::kByte); });
+                       [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
   load_checkpoint(checkpoint, model->parameters(), store, /*with_optimizer=*/false);
 
   Generated result;

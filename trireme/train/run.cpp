@@ -16,12 +16,15 @@
 #include "trireme/comm/launch.h"
 #include "trireme/data/order.h"
 #include "trireme/device/device.h"
+#include "trireme/engine/simulation.h"
 #include "trireme/observe/metrics_file.h"
 #include "trireme/observe/progress.h"
 #include "trireme/observe/tensorboard.h"
 #include "trireme/observe/watchdog.h"
+#include "trireme/spec/stage_plan.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/run_folder.h"
+#include "trireme/train/run_trace.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -156,6 +159,31 @@ nlohmann::ordered_json RunResult::json() const {
 
 namespace {
 
+// Everything about a run that can be known before its first step; refuses what cannot be.
+std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, const LayerTable& table, int ranks) {
+  const auto mesh = make_mesh(config.parallel, ranks);
+  check_shares(config, data, mesh);
+  auto stages = plan_stages(config, table, mesh);
+  check_memory(config, stages);
+  const auto maker = [&](StagePlace place) {
+    return make_schedule(config.parallel.schedule, place, static_cast<int>(config.parallel.in_flight),
+                         config.parallel.deterministic);
+  };
+  const auto share = share_of(config.train.batch, 0, mesh.replicas);
+  simulate_pipeline(maker, static_cast<int>(microbatches(share, config.train.microbatch).size()),
+                    std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
+  return stages;
+}
+
+LayerTable table_of(const RunConfig& config, const Dataset& data) {
+  return build_model(config.model, data.vocab())
+      ->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+}
+
+}  // namespace
+
+namespace {
+
 // One run of this rank, from its data to its last checkpoint.
 class Run {
  public:
@@ -169,14 +197,23 @@ class Run {
 
   RunResult operator()() {
     check_same_everywhere(world_, resolved_, *data_.train);
+    const auto stages = planned(config_, *data_.train, table_of(config_, *data_.train), world_.size());
     const auto checkpoint = find_folder();
     Trainer trainer(config_, world_, data_);
     if (!checkpoint.empty()) {
       const auto info = open_checkpoint(checkpoint);
-      load_checkpoint(info, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true);
+      load_checkpoint(info, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true,
+                      /*whole_model=*/trainer.mesh().stages == 1);
       trainer.progression() = info.progression;
     }
+    folder_.path = broadcast_text(world_, folder_.path.string());
     if (world_.rank() == 0) open_folder(trainer);
+    if (world_.rank() == 0 && stages.size() > 1 && !options_.quiet) log::info("{}", describe(stages));
+    if (trainer.mesh().replica_of(world_.rank()) == 0) {
+      writer_ = std::make_unique<CheckpointWriter>(
+          folder_.path, config_.checkpoint, resolved_, world_.recorder(),
+          CheckpointPart{trainer.mesh().stage_of(world_.rank()), trainer.mesh().stages});
+    }
     result_.run_dir = folder_.path;
     result_.items = data_.train->items();
     do_steps(trainer);
@@ -214,7 +251,6 @@ class Run {
     recorder.add_sink(std::make_unique<MetricsFile>(folder_.path / "metrics.jsonl", known));
     if (config_.log.tensorboard) recorder.add_sink(make_tensorboard(folder_.path, known));
     if (!options_.quiet) recorder.add_sink(std::make_unique<Progress>(config_.log.every));
-    writer_ = std::make_unique<CheckpointWriter>(folder_.path, config_.checkpoint, resolved_, recorder);
     log::info("{}", trainer.brief());
     log::info("data: {}", data_.train->describe());
     log::info("run folder: {}", folder_.path.string());
@@ -225,9 +261,11 @@ class Run {
 
   void do_steps(Trainer& trainer) {
     std::vector<double> seconds;
+    RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
     int64_t before_ns = monotonic_ns();
     const auto due = [](int64_t every, int64_t step) { return every > 0 && step % every == 0; };
     while (trainer.progression().step < config_.train.steps) {
+      trace.before(trainer.progression().step + 1);
       auto report = trainer.step(world_.board()->stop_requested() != 0);
       const bool stopping = trainer.stop_agreed(), last = stopping || report.step == config_.train.steps;
       if (!stopping && (last || due(config_.train.eval_every, report.step))) report.eval_loss = trainer.evaluate();
@@ -235,6 +273,7 @@ class Run {
       result_.loss = report.loss;
       world_.recorder().report(report);
       trainer.check_finite(report);
+      trace.after(report.step, last);
       if (last || due(config_.checkpoint.every, report.step)) {
         world_.recorder().compute("save");
         if (writer_) writer_->save(trainer.model().parameters(), trainer.store(), trainer.progression());
@@ -299,6 +338,9 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
     // Peers read this on the board and end with the same status; the first to write it speaks for all.
     if (world.size() > 1 && !world.ranks_are_threads()) {
       if (watchdog) watchdog->stand_down();
+      // What the user asked for is wrong on every rank alike, as a rule: rank 0 says it, the others give it the time.
+      const bool alike = error.kind() == Error::Kind::refused && world.rank() != 0;
+      for (int tries = 0; alike && tries < 100 && !world.board()->faulted(); ++tries) usleep(10'000);
       world.board()->slot(world.local_rank()).state.store(RankState::failed);
       if (world.board()->claim_fault(world.rank(), error.exit_status(), error.what())) log::error("{}", error.what());
       writer.reset();
@@ -308,31 +350,21 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
   }
 }
 
-void check_run(const RunConfig& config, int ranks) { check_shares(config, *open_data(config).train, ranks); }
+void check_run(const RunConfig& config, int ranks) {
+  const auto data = open_data(config);
+  planned(config, *data.train, table_of(config, *data.train), ranks);
+}
 
 std::string describe_run(const RunConfig& config, int ranks) {
   const auto data = open_data(config);
-  check_shares(config, *data.train, ranks);
   choose_device(config.train.device == DeviceKind::cuda, 0);
-  const auto model = build_model(config.model, data.train->vocab());
-  const auto element = static_cast<int64_t>(at::elementSize(value_type(config.train.precision)));
-  const auto table = model->table(element);
-  const auto parameters = static_cast<double>(table.parameters());
-  const auto master = static_cast<double>(at::elementSize(master_type(config.train.precision)));
-  const double states = config.optimizer.kind == OptimizerKind::adamw ? 2 : config.optimizer.momentum > 0 ? 1 : 0;
-  const auto share = share_of(config.train.batch, 0, ranks);
-  const auto microbatch =
-      static_cast<double>(config.train.microbatch > 0 ? std::min(config.train.microbatch, share.count) : share.count);
+  const auto table = table_of(config, *data.train);
+  const auto stages = planned(config, *data.train, table, ranks);
   std::string text = table.full();
-  text +=
-      fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
-                  human_count(parameters), human_count(table.flops()), config.train.batch, ranks, config.train.steps);
-  text += fmt::format("data: {}\n", data.train->describe());
-  text += fmt::format("memory of a rank: parameters {}, masters {}, gradients {}, optimizer {}, activations about {}\n",
-                      human_bytes(parameters * static_cast<double>(element)),
-                      human_bytes(config.train.precision == Precision::bf16 ? parameters * master : 0),
-                      human_bytes(parameters * master), human_bytes(parameters * master * states),
-                      human_bytes(microbatch * static_cast<double>(table.activation_bytes())));
+  text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
+                      human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
+                      config.train.batch, ranks, config.train.steps);
+  text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(stages));
   std::vector<int64_t> samples;
   SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed))
       .fill(0, 0, config.train.batch, samples);

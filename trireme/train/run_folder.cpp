@@ -49,6 +49,8 @@ bool may_change(const std::string& key) {
                                              "watchdog.",
                                              "log.",
                                              "comm.",
+                                             "parallel.",
+                                             "memory.",
                                              "sync.bucket_mb"};
   return std::any_of(free.begin(), free.end(), [&](const auto& one) { return key.rfind(one, 0) == 0; });
 }
@@ -110,7 +112,7 @@ std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer) {
       fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());
   text += "shares:  # samples of a step, by rank\n";
   for (int rank = 0; rank < world.size(); ++rank) {
-    const auto share = share_of(config.train.batch, rank, world.size());
+    const auto share = share_of(config.train.batch, trainer.mesh().replica_of(rank), trainer.mesh().replicas);
     text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, share.first, share.count,
                         microbatches(share, config.train.microbatch).size());
   }

@@ -2,155 +2,292 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
+#include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 
 namespace trireme {
 
 namespace {
 
-enum Total { total_loss, total_stop, totals };
+enum Total { total_loss, total_stop, total_squares, total_idle };  // from total_idle on: three numbers a stage
+enum MessageKind : uint16_t { activation, gradient, evaluation };
 
 }  // namespace
 
-void check_shares(const RunConfig& config, const Dataset& data, int ranks) {
-  if (ranks > config.train.batch) {
-    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", ranks,
+void check_shares(const RunConfig& config, const Dataset& data, const Mesh& mesh) {
+  if (mesh.replicas > config.train.batch) {
+    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", mesh.replicas,
            config.train.batch);
   }
-  if (data.size() < ranks) refuse("the data holds {} training samples, fewer than the {} ranks", data.size(), ranks);
+  if (data.size() < mesh.replicas) {
+    refuse("the data holds {} training samples, fewer than the {} ranks", data.size(), mesh.replicas);
+  }
 }
 
 Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
     : config_(config),
       world_(world),
       data_(data),
+      mesh_(make_mesh(config.parallel, world.size())),
+      share_(share_of(config.train.batch, mesh_.replica_of(world.rank()), mesh_.replicas)),
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
-      executor_(world.recorder(), schedule_, clock_, &world.communicator()) {
-  check_shares(config, *data.train, world.size());
+      executor_(world.recorder(), clock_, &carriers_),
+      pieces_(microbatches(share_, config.train.microbatch)) {
+  check_shares(config, *data.train, mesh_);
+  count_memory();
   const int64_t batch = config.train.batch;
-  const Share share = share_of(batch, world.rank(), world.size());
-  pieces_ = microbatches(share, config.train.microbatch);
-  if (batch % world.size() != 0) {
+  if (batch % mesh_.replicas != 0) {
     log::info(
         "train.batch = {} does not divide over {} ranks: some get one sample more, gradients are weighted by samples",
-        batch, world.size());
+        batch, mesh_.replicas);
   }
-  if (config.train.microbatch > 0 && share.count % config.train.microbatch != 0) {
-    log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", share.count,
+  if (config.train.microbatch > 0 && share_.count % config.train.microbatch != 0) {
+    log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", share_.count,
               config.train.microbatch);
   }
 
-  model_ = build_model(config.model, data.train->vocab());
-  model_->initialize(static_cast<uint64_t>(config.train.seed));
-  store_ = std::make_unique<ParameterStore>(model_->parameters(), config.train.precision, device_,
-                                            config.sync.bucket_mb * 1e6,
-                                            [&](int64_t bytes) { return world.communicator().allocate(bytes); });
+  auto model = build_model(config.model, data.train->vocab());
+  const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+  const auto begins = stage_begins(table, config.parallel);
+  stage_ = std::make_unique<Stage>(std::move(model), begins, stage_number());
+  stage_->model().initialize(static_cast<uint64_t>(config.train.seed));
+  schedule_ = make_schedule(config.parallel.schedule, {stage_number(), mesh_.stages, static_cast<int>(pieces_.size())},
+                            static_cast<int>(config.parallel.in_flight), config.parallel.deterministic);
+  join_groups();
+  const auto allocate = [&](int64_t bytes, int tie) {
+    const Group group = tie < 0 ? groups_.stage : groups_.ties[static_cast<size_t>(tie)];
+    return world.communicator().allocate(bytes, group);
+  };
+  store_ = std::make_unique<ParameterStore>(stage_->model().parameters(), config.train.precision, device_,
+                                            config.sync.bucket_mb * 1e6, allocate);
   optimizer_ = make_optimizer(config.optimizer);
   for (auto& bucket : store_->buckets()) optimizer_->prepare(bucket);
   store_->account(world.recorder().memory());
-  sync_ = std::make_unique<GradientSync>(*store_, world.communicator(), executor_);
-  totals_ = at::zeros({totals}, at::kDouble);
+  sync_ = std::make_unique<GradientSync>(*store_, world.communicator(), groups_, executor_);
+  totals_ = at::zeros({total_idle + 3 * mesh_.stages}, at::kDouble);
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
   squares_.resize(store_->buckets().size());
+  flights_.resize(pieces_.size());
+  eager_ = config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
   build_step();
   build_evaluation();
 }
 
 Trainer::~Trainer() = default;
 
+// The replicas of a stage, the stages that share parameters, and the ways between neighbouring stages.
+void Trainer::join_groups() {
+  auto& communicator = world_.communicator();
+  carriers_.communicator = &communicator;
+  if (mesh_.stages == 1) return;
+  const int stage = stage_number(), replica = mesh_.replica_of(world_.rank());
+  groups_.stage = communicator.split(stage);
+  for (const auto& tie : stage_->ties()) {
+    const bool shares = std::find(tie.stages.begin(), tie.stages.end(), stage) != tie.stages.end();
+    groups_.ties.push_back(communicator.split(shares ? 0 : -1));
+  }
+  MailPeers peers;
+  const auto add = [](std::vector<int>& ranks, int rank) {
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  for (const auto& crossing : stage_->incoming()) add(peers.from, mesh_.rank_of(crossing.from, replica));
+  for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
+  peers.to = peers.from;  // gradients go back the way that activations came
+  const auto widest = static_cast<int64_t>(at::elementSize(value_type(config_.train.precision))) *
+                      (config_.model.kind == ModelKind::gpt ? config_.model.context : 1) * config_.model.width;
+  peers.message_bytes = widest * pieces_.front().count;
+  postbox_ = std::make_unique<Postbox>(communicator.open_mail(peers), world_.recorder(),
+                                       PostboxOptions{world_.rank(), device_, config_.comm.jitter_ms * 1e-3,
+                                                      static_cast<uint64_t>(config_.train.seed + world_.rank())});
+  carriers_.postbox = postbox_.get();
+}
+
 std::string Trainer::brief() const {
   int64_t parameters = 0;
-  for (const auto& parameter : model_->parameters()) parameters += parameter->value.numel();
+  for (const auto& parameter : stage_->model().parameters()) parameters += parameter->value.numel();
   return fmt::format("{} parameters in {} layers and {} buckets on {}; {} rank(s) by {}, {} samples a step",
-                     human_count(static_cast<double>(parameters)), model_->layers.size(), store_->buckets().size(),
-                     describe(device_), world_.size(), world_.communicator().transport_name(), config_.train.batch);
+                     human_count(static_cast<double>(parameters)), stage_->model().layers.size(),
+                     store_->buckets().size(), describe(device_), world_.size(), world_.communicator().transport_name(),
+                     config_.train.batch);
+}
+
+// For a microbatch, the waits for what other stages send: activations before a forward pass, gradients before a
+// backward pass.
+std::vector<TaskId> Trainer::add_receives(Graph& graph, uint16_t kind, size_t m) {
+  std::vector<TaskId> tasks;
+  const bool back = kind == gradient;
+  const auto& crossings = back ? stage_->outgoing() : stage_->incoming();
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < crossings.size(); ++i) {
+    const int from = mesh_.rank_of(back ? crossings[i].to : crossings[i].from, replica);
+    const MessageTag tag{kind, crossings[i].part, static_cast<int32_t>(m)};
+    auto task = std::make_shared<TaskId>();
+    const auto box = postbox_->open(from, tag, [this, task, m, i, back](const at::Tensor& tensor, auto error) {
+      auto& flight = flights_[m];
+      (back ? flight.gradients : flight.arrived)[i] = tensor;
+      executor_.complete(*task, error);
+    });
+    *task = graph.add(TaskKind::receive, static_cast<int32_t>(m), Lane::wire, [this, box] { postbox_->expect(box); });
+    tasks.push_back(*task);
+  }
+  return tasks;
 }
 
 void Trainer::build_step() {
   auto& graph = step_graph_;
-  TaskId previous = graph.add(TaskKind::load, -1, Lane::compute, [this] { loaded_ = loader_->next(); });
+  const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this] { loaded_ = loader_->next(); });
+  std::vector<TaskId> passes;
   for (size_t m = 0; m < pieces_.size(); ++m) {
     const auto index = static_cast<int32_t>(m);
-    previous = graph.add(TaskKind::forward, index, Lane::compute, [this, m] { forward(m); }, {previous});
-    previous = graph.add(TaskKind::backward, index, Lane::compute, [this, m] { backward(m); }, {previous});
+    auto before = add_receives(graph, activation, m);
+    before.push_back(load);
+    const TaskId forward_pass = graph.add(TaskKind::forward, index, Lane::compute, [this, m] { forward(m); }, before);
+    before = add_receives(graph, gradient, m);
+    before.push_back(forward_pass);
+    passes.push_back(graph.add(TaskKind::backward, index, Lane::compute, [this, m] { backward(m); }, before));
   }
   sync_->add_tasks(graph);
 
-  // The job's loss, and whether any rank wants to stop, by the same road as the buckets and after them.
-  auto reduce_totals = std::make_shared<TaskId>();
-  *reduce_totals = graph.add(TaskKind::reduce, -1, Lane::wire,
-                             [this, reduce_totals] {
-                               totals_[total_loss] = loss_sum_.to(at::kCPU);
-                               totals_[total_stop] = wants_stop_ ? 1.0 : 0.0;
-                               world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce loss",
-                                                                [this, reduce_totals](std::exception_ptr error) {
-                                                                  executor_.complete(*reduce_totals, error);
-                                                                });
-                             },
-                             {previous});
-
-  std::vector<TaskId> before{*reduce_totals};
+  // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them.
+  auto task = std::make_shared<TaskId>();
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, [this, task] { reduce_totals(*task); }, passes);
+  std::vector<TaskId> before{*task};
+  std::vector<TaskId> norms;
   for (size_t b = 0; b < squares_.size(); ++b) {
-    before.push_back(graph.add(TaskKind::norm, static_cast<int32_t>(b), Lane::compute,
-                               [this, b] {
-                                 const auto& gradients = store_->buckets()[b].gradients;
-                                 squares_[b] = at::dot(gradients, gradients);
-                               },
-                               {sync_->task_of(b)}));
+    const auto index = static_cast<int32_t>(b);
+    norms.push_back(graph.add(TaskKind::norm, index, Lane::compute,
+                              [this, b] {
+                                const auto& gradients = store_->buckets()[b].gradients;
+                                squares_[b] = at::dot(gradients, gradients);
+                              },
+                              {sync_->task_of(b)}));
+    if (eager_) graph.add(TaskKind::optimize, index, Lane::compute, [this, b] { update(b); }, {norms.back()});
+    // With stages each holds a part of the gradient: the norm is summed with the rest. Otherwise it is known here.
+    if (mesh_.stages > 1) graph.add_dependency(*task, norms.back());
   }
+  before.insert(before.end(), norms.begin(), norms.end());
   const TaskId decision = graph.add(TaskKind::decide, -1, Lane::compute, [this] { decide(); }, before);
+  if (eager_) return;
   for (size_t b = 0; b < squares_.size(); ++b) {
     graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute,
               [this, b] {
-                if (!update_) return;
-                auto& bucket = store_->buckets()[b];
-                optimizer_->update(bucket, progression_.updates, lr_, scale_);
-                ParameterStore::publish(bucket);
+                if (update_) update(b);
               },
               {decision});
   }
 }
 
-Microbatch Trainer::on_device(const Microbatch& microbatch) const {
-  Microbatch moved = microbatch;
-  const auto type =
-      microbatch.inputs.is_floating_point() ? value_type(config_.train.precision) : microbatch.inputs.scalar_type();
-  moved.inputs = microbatch.inputs.to(device_, type, /*non_blocking=*/true);
-  moved.targets = microbatch.targets.to(device_, /*non_blocking=*/true);
-  return moved;
+at::Tensor Trainer::on_device(const at::Tensor& tensor) const {
+  const auto type = tensor.is_floating_point() ? value_type(config_.train.precision) : tensor.scalar_type();
+  return tensor.to(device_, type, /*non_blocking=*/true);
 }
 
-void Trainer::forward(size_t m) {
-  const auto microbatch = on_device(loaded_.microbatches[m]);
+Pass Trainer::pass_of(const at::Tensor& positions) const {
   Pass pass;
   pass.training = true;
   pass.dropout =
       Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
-  pass.samples = microbatch.positions;
-  loss_ = cross_entropy_sum(model_->forward(microbatch.inputs, pass), microbatch.targets);
+  pass.samples = positions;
+  return pass;
+}
+
+void Trainer::forward(size_t m) {
+  auto& flight = flights_[m];
+  const int64_t before = counted_bytes();
+  const auto count = [&] {
+    flight.bytes = counted_bytes() - before;
+    for (const auto& input : flight.inputs) flight.bytes += static_cast<int64_t>(input.nbytes());
+    kept_bytes_ += flight.bytes;
+    most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_);
+    largest_flight_bytes_ = std::max(largest_flight_bytes_, flight.bytes);
+  };
+  auto& microbatch = loaded_.microbatches[m];
+  flight.inputs.clear();
+  if (stage_->first()) flight.inputs.push_back(on_device(microbatch.inputs));
+  for (auto& tensor : flight.arrived) {
+    flight.inputs.push_back(tensor.detach().requires_grad_(true));
+    tensor = at::Tensor();
+  }
+  flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch.positions));
+  if (stage_->last()) {
+    flight.loss = cross_entropy_sum(flight.outputs[0], on_device(microbatch.targets));
+    flight.outputs.clear();
+    return count();
+  }
+  count();
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < flight.outputs.size(); ++i) {
+    const auto& crossing = stage_->outgoing()[i];
+    postbox_->send(mesh_.rank_of(crossing.to, replica), {activation, crossing.part, static_cast<int32_t>(m)},
+                   flight.outputs[i].detach());
+  }
 }
 
 void Trainer::backward(size_t m) {
-  const bool last = m + 1 == pieces_.size();
-  // The loss is the mean over the global batch: every rank's samples weigh the same, however many it has.
-  const double items = static_cast<double>(config_.train.batch * data_.train->items_per_sample());
-  loss_sum_ += loss_.detach() / items;
+  auto& flight = flights_[m];
+  const bool last = ++backwards_ == pieces_.size();
   sync_->begin_backward(last);
-  loss_.backward(at::full({}, 1 / items, loss_.options()));
+  if (stage_->last()) {
+    // The loss is the mean over the global batch: every rank's samples weigh the same, however many it has.
+    const double items = static_cast<double>(config_.train.batch * data_.train->items_per_sample());
+    loss_sum_ += flight.loss.detach() / items;
+    flight.loss.backward(at::full({}, 1 / items, flight.loss.options()));
+  } else {
+    torch::autograd::backward(flight.outputs, flight.gradients);
+  }
   sync_->end_backward(last);
-  loss_ = at::Tensor();
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < stage_->incoming().size(); ++i) {
+    const auto& crossing = stage_->incoming()[i];
+    postbox_->send(mesh_.rank_of(crossing.from, replica), {gradient, crossing.part, static_cast<int32_t>(m)},
+                   flight.inputs[i].grad());
+  }
+  flight.inputs.clear();
+  flight.outputs.clear();
+  flight.loss = at::Tensor();
+  for (auto& tensor : flight.gradients) tensor = at::Tensor();
+  kept_bytes_ -= flight.bytes;
   loaded_.microbatches[m] = {};
+}
+
+void Trainer::reduce_totals(TaskId task) {
+  double squares = 0;
+  if (mesh_.stages > 1 && mesh_.replica_of(world_.rank()) == 0) {
+    for (size_t b = 0; b < squares_.size(); ++b) {
+      if (store_->buckets()[b].owned) squares += squares_[b].item<double>();
+    }
+  }
+  const double loss = loss_sum_.item<double>();
+  auto* total = totals_.mutable_data_ptr<double>();
+  std::fill(total, total + totals_.numel(), 0.0);
+  total[total_loss] = loss;
+  total[total_stop] = wants_stop_ ? 1 : 0;
+  total[total_squares] = squares;
+  // What this stage waited for, the mean over its replicas. Its passes are done; of reductions, what the last step
+  // knew.
+  auto* idle = total + total_idle + 3 * stage_number();
+  idle[0] = executor_.idle().forward_s / mesh_.replicas;
+  idle[1] = executor_.idle().backward_s / mesh_.replicas;
+  idle[2] = last_reduce_idle_s_ / mesh_.replicas;
+  world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce loss",
+                                   [this, task](std::exception_ptr error) { executor_.complete(task, error); });
 }
 
 void Trainer::decide() {
   double squares = 0;
-  for (const auto& one : squares_) squares += one.item<double>();
+  if (mesh_.stages > 1) {
+    squares = totals_[total_squares].item<double>();
+  } else {
+    for (const auto& one : squares_) squares += one.item<double>();
+  }
   grad_norm_ = std::sqrt(squares);
   stop_agreed_ = totals_[total_stop].item<double>() > 0;
   const double loss = totals_[total_loss].item<double>();
@@ -162,9 +299,16 @@ void Trainer::decide() {
     ++progression_.skipped;
     ++progression_.skipped_in_a_row;
   }
-  lr_ = learning_rate(config_.optimizer, progression_.step + 1, config_.train.steps);
   const double clip = config_.optimizer.clip;
   scale_ = clip > 0 && grad_norm_ > clip ? clip / grad_norm_ : 1;
+}
+
+void Trainer::update(size_t b) {
+  auto& bucket = store_->buckets()[b];
+  // An eager update comes before the decision that counts it.
+  const int64_t number = progression_.updates + (eager_ ? 1 : 0);
+  optimizer_->update(bucket, number, lr_, eager_ ? 1 : scale_);
+  ParameterStore::publish(bucket);
 }
 
 StepReport Trainer::step(bool stop) {
@@ -172,15 +316,22 @@ StepReport Trainer::step(bool stop) {
   const int64_t sent = world_.recorder().sent_bytes();
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
-    loader_ = std::make_unique<Loader>(*data_.train, order, share_of(config_.train.batch, world_.rank(), world_.size()),
-                                       config_.train.microbatch, progression_.step);
+    loader_ = std::make_unique<Loader>(*data_.train, order, share_, config_.train.microbatch, progression_.step);
   }
   wants_stop_ = stop;
   world_.recorder().set_step(progression_.step + 1);
   store_->begin_step();
   loss_sum_.zero_();
-  executor_.run(step_graph_);
+  backwards_ = 0;
+  for (auto& flight : flights_) {
+    flight.arrived.resize(stage_->incoming().size());
+    flight.gradients.resize(stage_->outgoing().size());
+  }
+  lr_ = learning_rate(config_.optimizer, progression_.step + 1, config_.train.steps);
+  kept_bytes_ = most_kept_bytes_ = largest_flight_bytes_ = 0;
+  executor_.run(step_graph_, *schedule_);
   ++progression_.step;
+  world_.recorder().memory().set("activations", most_kept_bytes_);
 
   StepReport report;
   report.step = progression_.step;
@@ -192,7 +343,12 @@ StepReport Trainer::step(bool stop) {
   report.items = data_.train->items();
   report.items_per_s = static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / report.step_s;
   report.skipped = progression_.skipped;
-  report.reduce_wait_s = executor_.idle_s();
+  report.reduce_wait_s = executor_.idle().reduce_s;
+  last_reduce_idle_s_ = executor_.idle().reduce_s;
+  for (int stage = 0; mesh_.stages > 1 && stage < mesh_.stages; ++stage) {
+    const auto* idle = totals_.const_data_ptr<double>() + total_idle + 3 * stage;
+    report.idle.push_back({idle[0] / report.step_s, idle[1] / report.step_s, idle[2] / report.step_s});
+  }
   report.sent_bytes = world_.recorder().sent_bytes() - sent;
   report.memory = world_.recorder().memory().by_owner();
   return report;
@@ -216,40 +372,52 @@ void Trainer::build_evaluation() {
   if (!data_.validation || config_.train.eval_batches == 0) return;
   const int64_t wanted = config_.train.eval_batches * config_.train.batch;
   const int64_t samples = std::min(data_.validation->size(), wanted);
-  const Share share = share_of(samples, world_.rank(), world_.size());
+  const Share share = share_of(samples, mesh_.replica_of(world_.rank()), mesh_.replicas);
   const int64_t piece = config_.train.microbatch > 0 ? config_.train.microbatch
-                                                     : std::max<int64_t>(1, config_.train.batch / world_.size());
+                                                     : std::max<int64_t>(1, config_.train.batch / mesh_.replicas);
   evaluated_ = microbatches(share, piece);
+  evaluated_items_ = static_cast<double>(samples * data_.validation->items_per_sample());
+  if (flights_.size() < evaluated_.size()) flights_.resize(evaluated_.size());
 
   auto& graph = evaluation_graph_;
   std::vector<TaskId> before;
   for (size_t m = 0; m < evaluated_.size(); ++m) {
-    before.push_back(graph.add(TaskKind::evaluate, static_cast<int32_t>(m), Lane::compute, [this, m, samples] {
-      c10::NoGradGuard no_grad;
-      std::vector<int64_t> places(static_cast<size_t>(evaluated_[m].count));
-      for (size_t i = 0; i < places.size(); ++i) places[i] = evaluated_[m].first + static_cast<int64_t>(i);
-      const auto batch = data_.validation->get(places);
-      const auto microbatch = on_device({batch.inputs, batch.targets, {}});
-      const double items = static_cast<double>(samples * data_.validation->items_per_sample());
-      loss_sum_ += cross_entropy_sum(model_->forward(microbatch.inputs, {}), microbatch.targets) / items;
-    }));
+    const auto arrived = add_receives(graph, evaluation, m);
+    before.push_back(
+        graph.add(TaskKind::evaluate, static_cast<int32_t>(m), Lane::compute, [this, m] { evaluate_one(m); }, arrived));
   }
-  auto reduce = std::make_shared<TaskId>();
-  *reduce = graph.add(
-      TaskKind::reduce, -1, Lane::wire,
-      [this, reduce] {
-        totals_[total_loss] = loss_sum_.to(at::kCPU);
-        world_.communicator().all_reduce(
-            totals_, ReduceOp::sum, "reduce evaluation loss",
-            [this, reduce](std::exception_ptr error) { executor_.complete(*reduce, error); });
-      },
-      before);
+  auto task = std::make_shared<TaskId>();
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, [this, task] { reduce_totals(*task); }, before);
+}
+
+void Trainer::evaluate_one(size_t m) {
+  c10::NoGradGuard no_grad;
+  std::vector<int64_t> places(static_cast<size_t>(evaluated_[m].count));
+  for (size_t i = 0; i < places.size(); ++i) places[i] = evaluated_[m].first + static_cast<int64_t>(i);
+  Batch batch;
+  if (stage_->first() || stage_->last()) batch = data_.validation->get(places);
+  auto& flight = flights_[m];
+  std::vector<at::Tensor> inputs;
+  if (stage_->first()) inputs.push_back(on_device(batch.inputs));
+  for (auto& tensor : flight.arrived) inputs.push_back(std::move(tensor));
+  for (auto& tensor : flight.arrived) tensor = at::Tensor();
+  const auto outputs = stage_->forward(inputs, {});
+  if (stage_->last()) {
+    loss_sum_ += cross_entropy_sum(outputs[0], on_device(batch.targets)) / evaluated_items_;
+    return;
+  }
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& crossing = stage_->outgoing()[i];
+    postbox_->send(mesh_.rank_of(crossing.to, replica), {evaluation, crossing.part, static_cast<int32_t>(m)},
+                   outputs[i]);
+  }
 }
 
 std::optional<double> Trainer::evaluate() {
   if (evaluation_graph_.size() == 0) return std::nullopt;
   loss_sum_.zero_();
-  executor_.run(evaluation_graph_);
+  executor_.run(evaluation_graph_, *schedule_);
   return totals_[total_loss].item<double>();
 }
 

@@ -1,16 +1,18 @@
-// The trainer: a training step as tasks on the engine. Its graph, for m microbatches and b buckets:
+// The trainer: a training step of one stage as tasks on the engine. Its graph, for m microbatches and b buckets:
 //
-//   load → forward 0 → backward 0 → … → forward m−1 → backward m−1 → (loss over all ranks)  ┐
-//                                            └ as gradients come: reduce 0 … reduce b−1     ├→ decide → optimize 0 …
-//                                            b−1
-//                                                                  └ norm 0 … norm b−1      ┘
+//   load ─┬→ forward 0 → backward 0        (each also waits for its message from the neighbouring stage, and sends one)
+//         ├→ …
+//         └→ forward m−1 → backward m−1 ─→ reduce 0 … reduce b−1, as gradients come, while other stages still work
+//                                             └→ norm 0 … norm b−1 ─→ totals over all ranks → decide → optimize 0 … b−1
 //
-// `decide` sees the loss and the gradient norm of the whole job, so every rank decides alike: update, or skip.
+// The schedule chooses among the passes that are ready. `decide` sees the loss and the gradient norm of the whole job,
+// so every rank decides alike: update, or skip.
 #pragma once
 
 #include <memory>
 #include <optional>
 
+#include "trireme/comm/postbox.h"
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/loader.h"
@@ -21,6 +23,8 @@
 #include "trireme/optim/store.h"
 #include "trireme/parallel/gradient_sync.h"
 #include "trireme/spec/config.h"
+#include "trireme/spec/mesh.h"
+#include "trireme/train/stage.h"
 
 namespace trireme {
 
@@ -32,8 +36,8 @@ struct Progression {
   int64_t skipped_in_a_row = 0;
 };
 
-// Refuses more ranks than there are samples for.
-void check_shares(const RunConfig& config, const Dataset& data, int ranks);
+// Refuses more replicas than there are samples for.
+void check_shares(const RunConfig& config, const Dataset& data, const Mesh& mesh);
 
 class Trainer {
  public:
@@ -50,29 +54,64 @@ class Trainer {
   // Mean loss over `train.eval_batches` batches of the held-out samples; nothing when there are none.
   std::optional<double> evaluate();
 
-  Model& model() { return *model_; }
+  Executor& executor() { return executor_; }
+  const Mesh& mesh() const { return mesh_; }
+  int stage_number() const { return mesh_.stage_of(world_.rank()); }
+  const Stage& stage() const { return *stage_; }
+  Model& model() { return stage_->model(); }
   ParameterStore& store() { return *store_; }
   Progression& progression() { return progression_; }
+  const Schedule& schedule() const { return *schedule_; }
+  // Bytes held for backward passes in the last step, by counting: at most, and by the largest microbatch.
+  int64_t activation_bytes() const { return most_kept_bytes_; }
+  int64_t microbatch_bytes() const { return largest_flight_bytes_; }
   at::Device device() const { return device_; }
   std::string brief() const;  // one line: model, parameters, ranks, batch
 
  private:
+  // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
+  struct Flight {
+    std::vector<at::Tensor> arrived, inputs, outputs, gradients;
+    at::Tensor loss;
+    int64_t bytes = 0;  // that the forward pass left behind
+  };
+  // Who waits and who carries: an executor with nothing to do helps both.
+  struct Carriers final : Helper {
+    Communicator* communicator = nullptr;
+    Postbox* postbox = nullptr;
+    bool help() override { return (postbox && postbox->help()) || communicator->help(); }
+    void cancel() override {
+      if (postbox) postbox->cancel();
+    }
+  };
+
+  void join_groups();
   void build_step();
   void build_evaluation();
+  std::vector<TaskId> add_receives(Graph& graph, uint16_t kind, size_t microbatch);
   void forward(size_t microbatch);
   void backward(size_t microbatch);
+  void evaluate_one(size_t microbatch);
+  void reduce_totals(TaskId task);
   void decide();
-  Microbatch on_device(const Microbatch& microbatch) const;
+  void update(size_t bucket);
+  Pass pass_of(const at::Tensor& positions) const;
+  at::Tensor on_device(const at::Tensor& tensor) const;
 
   const RunConfig& config_;
   World& world_;
   const Split& data_;
+  const Mesh mesh_;
+  const Share share_;  // of the global batch: this rank's replica's
   at::Device device_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<Stage> stage_;
+  GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Postbox> postbox_;  // none without other stages
 
-  InOrder schedule_;
+  std::unique_ptr<Schedule> schedule_;
+  Carriers carriers_;
   RealClock clock_;
   Executor executor_;
   std::unique_ptr<GradientSync> sync_;
@@ -82,14 +121,19 @@ class Trainer {
   std::vector<Share> pieces_;     // of the training batch
   std::vector<Share> evaluated_;  // of the held-out samples
   LoadedStep loaded_;
-  at::Tensor loss_;                  // of the microbatch between its forward and its backward
-  at::Tensor loss_sum_;              // over this rank's samples, on the device
-  at::Tensor totals_;                // summed over ranks: loss, stop, on the host
+  std::vector<Flight> flights_;  // by microbatch
+  size_t backwards_ = 0;         // done in this step
+  at::Tensor loss_sum_;          // over this rank's samples, on the device
+  double evaluated_items_ = 0;
+  at::Tensor totals_;                // summed over ranks: loss, stop, squares of gradients, on the host
   std::vector<at::Tensor> squares_;  // of each bucket's gradients
 
   Progression progression_;
   bool wants_stop_ = false, stop_agreed_ = false;
+  bool eager_ = false;  // buckets are updated as they are reduced: nothing depends on the whole gradient
   double grad_norm_ = 0, scale_ = 1, lr_ = 0;
+  double last_reduce_idle_s_ = 0;
+  int64_t kept_bytes_ = 0, most_kept_bytes_ = 0, largest_flight_bytes_ = 0;
   bool update_ = true;
 };
 

@@ -1,0 +1,181 @@
+#include "trireme/comm/shared_mail.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/observe/board.h"
+
+namespace trireme {
+
+namespace {
+constexpr uint32_t slots = 4;  // in each ring
+constexpr int64_t least_slot_bytes = 4096, most_slot_bytes = 8 << 20;
+}  // namespace
+
+// In shared memory. `put` counts the slots filled by the sender, `taken` those emptied by the receiver.
+struct SharedMail::Ring {
+  struct Slot {
+    MessageHeader header;
+    int64_t offset, bytes;  // of the message: what this slot holds
+  };
+  alignas(128) std::atomic<uint32_t> put;
+  alignas(128) std::atomic<uint32_t> taken;
+  std::atomic<uint32_t> starving;  // the sender waits for a free slot
+  int64_t slot_bytes;
+  alignas(128) Slot slot[slots];
+
+  std::byte* data(uint32_t index) { return reinterpret_cast<std::byte*>(this + 1) + (index % slots) * slot_bytes; }
+  static size_t bytes_for(int64_t slot_bytes) { return sizeof(Ring) + slots * static_cast<size_t>(slot_bytes); }
+};
+
+struct SharedMail::Message {
+  MessageHeader header;
+  at::Tensor tensor;
+  int64_t offset = 0;  // bytes that have left
+};
+
+struct SharedMail::Outgoing {
+  std::shared_ptr<Segment> memory;
+  Ring* ring = nullptr;
+  int to = 0;
+  std::mutex mutex;  // senders, and the thread that pushes on what waits
+  std::deque<Message> waiting;
+};
+
+struct SharedMail::Incoming {
+  std::shared_ptr<Segment> memory;
+  Ring* ring = nullptr;
+  std::byte* place = nullptr;  // where the message goes that is arriving now
+};
+
+SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number, const MailPeers& peers)
+    : group_(std::move(group)), rank_(rank), number_(number), peers_(peers) {
+  const int64_t slot_bytes = std::clamp((peers.message_bytes + 63) / 64 * 64, least_slot_bytes, most_slot_bytes);
+  const size_t bytes = Ring::bytes_for(slot_bytes);
+  for (const int from : peers_.from) {
+    auto way = std::make_unique<Incoming>();
+    const auto name = name_of(from, rank_);
+    const auto make = [&] {
+      return std::make_shared<Segment>(group_->threads() ? Segment::anonymous(bytes) : Segment::create(name, bytes));
+    };
+    way->memory = group_->threads() ? group_->common<Segment>(name, make) : make();
+    way->ring = reinterpret_cast<Ring*>(way->memory->data());  // fresh memory is zero: an empty ring
+    way->ring->slot_bytes = slot_bytes;
+    incoming_.emplace(from, std::move(way));
+  }
+}
+
+SharedMail::~SharedMail() = default;
+
+std::string SharedMail::name_of(int from, int to) const {
+  return fmt::format("{}.mail{}.{}-{}", group_->meeting, number_, from, to);
+}
+
+void SharedMail::connect() {
+  for (const int to : peers_.to) {
+    auto way = std::make_unique<Outgoing>();
+    const auto name = name_of(rank_, to);
+    const auto missing = [&]() -> std::shared_ptr<Segment> {
+      fail("rank {} expects no messages from rank {}", to, rank_);
+    };
+    way->memory = group_->threads() ? group_->common<Segment>(name, missing)
+                                    : std::make_shared<Segment>(Segment::open_whole(name, 1));
+    way->ring = reinterpret_cast<Ring*>(way->memory->data());
+    way->to = to;
+    outgoing_.emplace(to, std::move(way));
+  }
+}
+
+void SharedMail::hide() {
+  if (group_->threads()) return;
+  for (const int from : peers_.from) Segment::unlink(name_of(from, rank_));
+}
+
+void SharedMail::send(int to, const MessageHeader& header, const at::Tensor& tensor) {
+  const auto found = outgoing_.find(to);
+  if (found == outgoing_.end()) fail("no way for messages to rank {} was opened", to);
+  auto& way = *found->second;
+  std::lock_guard lock(way.mutex);
+  Message message{header, tensor, 0};
+  if (!way.waiting.empty() || !put_down(way, message)) way.waiting.push_back(std::move(message));
+}
+
+// Pushes on what waits; the way's mutex is held.
+bool SharedMail::push(Outgoing& way) {
+  bool moved = false;
+  while (!way.waiting.empty()) {
+    auto& message = way.waiting.front();
+    const int64_t before = message.offset;
+    const bool whole = put_down(way, message);
+    moved |= whole || message.offset != before;
+    if (!whole) break;
+    way.waiting.pop_front();
+  }
+  return moved;
+}
+
+// Puts as much of the message into free slots as they take; true when all of it has left.
+bool SharedMail::put_down(Outgoing& way, Message& message) {
+  auto& ring = *way.ring;
+  do {
+    const uint32_t put = ring.put.load(std::memory_order_relaxed);
+    if (put - ring.taken.load(std::memory_order_seq_cst) == slots) {
+      ring.starving.store(1, std::memory_order_seq_cst);
+      // A slot may have been freed before the receiver could see that we starve.
+      if (put - ring.taken.load(std::memory_order_seq_cst) == slots) return false;
+    }
+    auto& slot = ring.slot[put % slots];
+    slot.header = message.header;
+    slot.offset = message.offset;
+    slot.bytes = std::min(ring.slot_bytes, message.header.bytes - message.offset);
+    if (slot.bytes > 0) {
+      std::memcpy(ring.data(put), static_cast<const std::byte*>(message.tensor.const_data_ptr()) + message.offset,
+                  static_cast<size_t>(slot.bytes));
+    }
+    message.offset += slot.bytes;
+    ring.put.store(put + 1, std::memory_order_release);
+    group_->ring(way.to);
+  } while (message.offset < message.header.bytes);
+  return true;
+}
+
+bool SharedMail::take(int from, Incoming& way, MailHandler& handler) {
+  auto& ring = *way.ring;
+  bool moved = false;
+  for (uint32_t taken = ring.taken.load(std::memory_order_relaxed); taken != ring.put.load(std::memory_order_acquire);
+       ++taken) {
+    const auto& slot = ring.slot[taken % slots];
+    if (slot.offset == 0) way.place = static_cast<std::byte*>(handler.place_for(from, slot.header));
+    if (slot.bytes > 0) std::memcpy(way.place + slot.offset, ring.data(taken), static_cast<size_t>(slot.bytes));
+    const bool whole = slot.offset + slot.bytes == slot.header.bytes;
+    const MessageHeader header = slot.header;
+    ring.taken.store(taken + 1, std::memory_order_seq_cst);
+    if (ring.starving.exchange(0, std::memory_order_seq_cst)) group_->ring(from);
+    if (whole) handler.arrived(from, header);
+    moved = true;
+  }
+  return moved;
+}
+
+bool SharedMail::poll(MailHandler& handler) {
+  if (group_->aborted()) fail("another rank ended while this one waited for its messages");
+  seen_ = group_->lane(rank_).bell.load(std::memory_order_seq_cst);
+  bool moved = false;
+  for (auto& [from, way] : incoming_) moved |= take(from, *way, handler);
+  for (auto& [to, way] : outgoing_) {
+    std::lock_guard lock(way->mutex);
+    moved |= push(*way);
+  }
+  return moved;
+}
+
+void SharedMail::sleep(int64_t deadline_ns) {
+  auto& lane = group_->lane(rank_);
+  lane.listening.fetch_add(1, std::memory_order_seq_cst);
+  const int64_t left_ns = deadline_ns - monotonic_ns();
+  if (left_ns > 0 && lane.bell.load(std::memory_order_seq_cst) == seen_) futex_wait(lane.bell, seen_, left_ns);
+  lane.listening.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+}  // namespace trireme

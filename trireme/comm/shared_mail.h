@@ -1,0 +1,51 @@
+// Messages through memory that two ranks of one host share: for each pair a ring of slots, into which the sender copies
+// and from which the receiver copies. A message longer than a slot takes several. A rank whose ring is empty, or full,
+// sleeps until its bell is rung.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "trireme/comm/mail.h"
+#include "trireme/comm/shared_group.h"
+
+namespace trireme {
+
+class SharedMail final : public Mail {
+ public:
+  // Makes the rings of the messages to this rank; connect() opens those from it once all ranks have made theirs, and
+  // hide() removes their names once all have connected.
+  SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number, const MailPeers& peers);
+  ~SharedMail() override;
+  void connect();
+  void hide();
+
+  void send(int to, const MessageHeader& header, const at::Tensor& tensor) override;
+  bool poll(MailHandler& handler) override;
+  void sleep(int64_t deadline_ns) override;
+  void wake() override { group_->ring(rank_); }
+
+ private:
+  struct Ring;
+  struct Outgoing;
+  struct Incoming;
+  struct Message;
+
+  std::string name_of(int from, int to) const;
+  bool push(Outgoing& way);
+  bool put_down(Outgoing& way, Message& message);
+  bool take(int from, Incoming& way, MailHandler& handler);
+
+  std::shared_ptr<SharedGroup> group_;
+  const int rank_;
+  const int number_;
+  const MailPeers peers_;
+  uint32_t seen_ = 0;  // of the bell, before the last poll
+  std::map<int, std::unique_ptr<Outgoing>> outgoing_;
+  std::map<int, std::unique_ptr<Incoming>> incoming_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,41 @@
+// What each stage of a run will hold, known before the first step: its layers, its parameters, and the bytes of a rank
+// by owner. A run that would need more than it may have is refused with these numbers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/spec/config.h"
+#include "trireme/spec/layer.h"
+#include "trireme/spec/mesh.h"
+
+namespace trireme {
+
+struct StagePlan {
+  int stage = 0;
+  std::string first, last;  // names of its layers
+  int64_t layers = 0;
+  int64_t parameters = 0;  // elements, tied ones included
+  double flops = 0;        // of one sample, forward and backward
+  int in_flight = 1;       // microbatches whose activations it holds at once
+  int64_t microbatch = 1;  // samples
+
+  // Bytes of one rank.
+  int64_t parameter_bytes = 0, master_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+  int64_t activation_bytes = 0;  // of all microbatches in flight
+
+  int64_t total_bytes() const {
+    return parameter_bytes + master_bytes + gradient_bytes + optimizer_bytes + activation_bytes;
+  }
+};
+
+std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh);
+
+// A table for people.
+std::string describe(const std::vector<StagePlan>& stages);
+
+// Refuses a plan whose ranks need more than memory.limit_mb.
+void check_memory(const RunConfig& config, const std::vector<StagePlan>& stages);
+
+}  // namespace trireme

@@ -1,0 +1,97 @@
+#include "trireme/train/bench_peer.h"
+
+#include <sys/wait.h>
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+
+#include "trireme/base/error.h"
+#include "trireme/base/safetensors.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/order.h"
+#include "trireme/nn/model.h"
+#include "trireme/train/run.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+void write_inputs(const RunConfig& config, int64_t batches, const fs::path& path) {
+  const auto data = open_dataset(data_options(config));
+  const auto model = build_model(config.model, data.train->vocab());
+  model->initialize(static_cast<uint64_t>(config.train.seed));
+  model->to(at::kFloat, at::kCPU);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  const SampleOrder order(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed));
+  for (int64_t step = 0; step < batches; ++step) {
+    std::vector<int64_t> samples;
+    order.fill(step, 0, config.train.batch, samples);
+    const auto batch = data.train->get(samples);
+    tensors.emplace_back(fmt::format("inputs.{}", step), batch.inputs.contiguous());
+    tensors.emplace_back(fmt::format("targets.{}", step), batch.targets.contiguous());
+  }
+  for (const auto& parameter : model->parameters())
+    tensors.emplace_back(parameter->name, parameter->value.detach().contiguous());
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors) {
+    infos.push_back({name, tensor.scalar_type() == at::kLong ? DType::i64 : DType::f32, tensor.sizes().vec()});
+  }
+  SafetensorsWriter writer(path, infos);
+  for (const auto& [name, tensor] : tensors) {
+    writer.append({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+  }
+  writer.finish();
+}
+
+namespace {
+
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+}  // namespace
+
+nlohmann::json run_command(const std::vector<std::string>& words) {
+  std::string line;
+  for (const auto& word : words) line += quoted(word) + " ";
+  FILE* pipe = ::popen(line.c_str(), "r");
+  if (!pipe) fail_errno("popen");
+  std::string output;
+  char buffer[4096];
+  while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, count);
+  const int status = ::pclose(pipe);
+  auto result = nlohmann::json::parse(output, nullptr, false);
+  if (status != 0 || !result.is_object())
+    fail("{}\nended with status {} and said: {}", line, WEXITSTATUS(status), output);
+  return result;
+}
+
+Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs::path& run_dir, bool keep) {
+  std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(), "train", "--json", "--ranks",
+                                 std::to_string(ranks)};
+  words.insert(words.end(), overrides.begin(), overrides.end());
+  words.push_back("run_dir=" + run_dir.string());
+  const auto result = run_command(words);
+  Measured measured{result.at("step_s").get<double>(), {}};
+  std::ifstream metrics(run_dir / "metrics.jsonl");
+  for (std::string text; std::getline(metrics, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (line.contains("loss")) measured.losses.push_back(line.at("loss").get<double>());
+  }
+  if (!keep) fs::remove_all(run_dir);
+  return measured;
+}
+
+void compare_losses(const std::string& name, const Measured& ours, const Measured& theirs, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step) {
+    const double a = ours.losses.at(static_cast<size_t>(step)), b = theirs.losses.at(static_cast<size_t>(step));
+    if (!(std::abs(a - b) <= 1e-4 * std::abs(b)))
+      fail("{}: the loss of step {} is {} here and {} in PyTorch", name, step + 1, a, b);
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,32 @@
+// What the benchmarks of training share: the same weights and batches for both sides, runs of our own program and of
+// the peer's script, and the comparison of what they computed, which comes before the comparison of how long it took.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "trireme/spec/config.h"
+
+namespace trireme {
+
+struct Measured {
+  double step_s = 0;
+  std::vector<double> losses;
+};
+
+// Initial parameters and the first `batches` batches of a run, for the peer.
+void write_inputs(const RunConfig& config, int64_t batches, const std::filesystem::path& path);
+
+// Runs a command whose output is one JSON object.
+nlohmann::json run_command(const std::vector<std::string>& words);
+
+// `trireme train` with these settings; `run_dir` is removed afterwards unless it shall be kept.
+Measured run_ours(int ranks, const std::vector<std::string>& overrides, const std::filesystem::path& run_dir,
+                  bool keep = false);
+
+// Fails unless the first `steps` losses agree.
+void compare_losses(const std::string& name, const Measured& ours, const Measured& theirs, int64_t steps);
+
+}  // namespace trireme

@@ -1,0 +1,213 @@
+#include "trireme/train/bench_pipeline.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/comm/launch.h"
+#include "trireme/engine/executor.h"
+#include "trireme/nn/model.h"
+#include "trireme/spec/mesh.h"
+#include "trireme/train/bench_peer.h"
+#include "trireme/train/run.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t file_batches = 4;
+
+// A GPT of 25.5 M parameters, as anyone may train it.
+std::vector<std::string> gpt(int stages, int64_t microbatches, int64_t microbatch, int steps) {
+  return {"model.kind=gpt",
+          "model.layers=8",
+          "model.width=512",
+          "model.heads=8",
+          "model.context=256",
+          "model.vocab=256",
+          "optimizer.lr=3e-4",
+          "optimizer.schedule=constant",
+          "optimizer.warmup=0",
+          "optimizer.clip=1.0",
+          "checkpoint.every=0",
+          "train.eval_batches=0",
+          "data.validation=0",
+          "data.kind=synthetic",
+          "log.tensorboard=false",
+          fmt::format("train.batch={}", microbatches * microbatch),
+          fmt::format("train.microbatch={}", microbatch),
+          fmt::format("train.steps={}", steps),
+          fmt::format("parallel.pipe={}", stages)};
+}
+
+class PipelineBench {
+ public:
+  PipelineBench(const PipelineBenchOptions& options, fs::path folder) : options_(options), folder_(std::move(folder)) {}
+
+  // Our schedule beside torch's 1F1B (or GPipe), both with the same delays.
+  BenchLine beside_torch(const std::string& name, const std::string& schedule, const std::string& peer_schedule,
+                         int64_t microbatches, int64_t microbatch, double jitter_ms) {
+    auto overrides = gpt(options_.stages, microbatches, microbatch, options_.steps);
+    overrides.push_back("parallel.schedule=" + schedule);
+    overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
+    if (schedule == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
+    const auto config = load_config({}, overrides);
+    const auto inputs = folder_ / fmt::format("{}-{}.safetensors", microbatches, microbatch);
+    if (!fs::exists(inputs)) write_inputs(config, file_batches, inputs);
+    const int threads = threads_per_rank(config, options_.stages);
+    const auto peer = [&](int peer_threads) {
+      return run_peer(config, inputs, peer_schedule, microbatches, peer_threads, jitter_ms);
+    };
+    int best = threads;
+    double seconds = peer(threads).step_s;
+    for (int fewer = threads / 2; fewer >= 1; fewer /= 2) {
+      if (const double time = peer(fewer).step_s; time < seconds) {
+        seconds = time;
+        best = fewer;
+      }
+    }
+    BenchLine line;
+    line.bench = "pipeline";
+    line.bench_case = name;
+    line.peer_name = fmt::format("torch.distributed.pipelining {} (Gloo)", peer_schedule);
+    line.settings = {{"stages", options_.stages},    {"schedule", schedule},
+                     {"microbatches", microbatches}, {"microbatch", microbatch},
+                     {"threads", threads},           {"peer_threads", best},
+                     {"jitter_ms", jitter_ms},       {"in_flight", config.parallel.in_flight}};
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
+      const auto mine = run_ours(options_.stages, overrides, next_run());
+      const auto theirs = peer(best);
+      compare_losses(name, mine, theirs, std::min<int64_t>(file_batches, options_.steps));
+      line.ours.push_back(mine.step_s);
+      line.peer.push_back(theirs.step_s);
+    }
+    return line;
+  }
+
+  // Two of our own schedules, with delays on every message.
+  BenchLine beside_ourselves(const std::string& name, const std::string& schedule, const std::string& other,
+                             int64_t microbatches, int64_t microbatch, double jitter_ms) {
+    BenchLine line;
+    line.bench = "pipeline";
+    line.bench_case = name;
+    line.peer_name = "our " + other;
+    line.settings = {{"stages", options_.stages},
+                     {"microbatches", microbatches},
+                     {"microbatch", microbatch},
+                     {"jitter_ms", jitter_ms}};
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
+      for (const auto& one : {schedule, other}) {
+        auto overrides = gpt(options_.stages, microbatches, microbatch, options_.steps);
+        overrides.push_back("parallel.schedule=" + one);
+        overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
+        if (one == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
+        const auto measured = run_ours(options_.stages, overrides, next_run());
+        (one == schedule ? line.ours : line.peer).push_back(measured.step_s);
+      }
+    }
+    return line;
+  }
+
+  // What a task costs besides its work; the peer is the most that it may.
+  BenchLine engine() const {
+    constexpr int tasks = 10'000;
+    Recorder recorder;
+    const RealClock clock;
+    Executor executor(recorder, clock);
+    Graph graph;
+    std::vector<TaskId> after;
+    std::vector<StageAction> actions;
+    for (int i = 0; i < tasks; ++i) {
+      after = {graph.add(TaskKind::forward, i, Lane::compute, [] {}, after)};
+      actions.push_back({TaskKind::forward, i});
+    }
+    const ListSchedule schedule("in order", actions);
+    BenchLine line;
+    line.bench = "pipeline";
+    line.bench_case = "engine, an empty task";
+    line.peer_name = "the most that it may cost";
+    for (int repeat = 0; repeat < std::max(5, options_.repeats); ++repeat) {
+      const double begun = clock.now_s();
+      executor.run(graph, schedule);
+      line.ours.push_back((clock.now_s() - begun) / tasks);
+      line.peer.push_back(20e-6);
+    }
+    return line;
+  }
+
+  // The timeline of one step of each schedule.
+  void plot() {
+    fs::create_directories(options_.plot);
+    for (const std::string schedule : {"gpipe", "1f1b", "arrival"}) {
+      auto overrides = gpt(options_.stages, 8, 1, 5);
+      overrides.push_back("parallel.schedule=" + schedule);
+      overrides.push_back("log.trace_steps=1");
+      overrides.push_back("log.trace_from=4");
+      const auto run = next_run();
+      run_ours(options_.stages, overrides, run, /*keep=*/true);
+      const auto picture = fs::path(options_.plot) / fmt::format("timeline-{}.svg", schedule);
+      fs::copy_file(run / "timeline.svg", picture, fs::copy_options::overwrite_existing);
+      fs::remove_all(run);
+      log::info("{}", picture.string());
+    }
+  }
+
+ private:
+  Measured run_peer(const RunConfig& config, const fs::path& inputs, const std::string& schedule, int64_t microbatches,
+                    int threads, double jitter_ms) const {
+    const auto begins = stage_begins(build_model(config.model, config.model.vocab)->table(4), config.parallel);
+    std::vector<std::string> cuts;
+    for (size_t i = 1; i < begins.size(); ++i) cuts.push_back(std::to_string(begins[i]));
+    const auto result = run_command({options_.python,  TRIREME_SOURCE "/bench/torch_pipeline.py",
+                                     "--inputs",       inputs.string(),
+                                     "--heads",        std::to_string(config.model.heads),
+                                     "--stages",       std::to_string(options_.stages),
+                                     "--schedule",     schedule,
+                                     "--microbatches", std::to_string(microbatches),
+                                     "--threads",      std::to_string(threads),
+                                     "--steps",        std::to_string(options_.steps),
+                                     "--batches",      std::to_string(file_batches),
+                                     "--lr",           fmt::format("{}", config.optimizer.lr),
+                                     "--weight-decay", fmt::format("{}", config.optimizer.weight_decay),
+                                     "--cuts",         fmt::format("{}", fmt::join(cuts, ",")),
+                                     "--jitter-ms",    fmt::format("{}", jitter_ms)});
+    return {result.at("step_s").get<double>(), result.at("losses").get<std::vector<double>>()};
+  }
+
+  fs::path next_run() { return folder_ / fmt::format("run-{}", ++runs_); }
+
+  const PipelineBenchOptions& options_;
+  fs::path folder_;
+  int runs_ = 0;
+};
+
+}  // namespace
+
+void run_pipeline_bench(const PipelineBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
+  if (::access(options.python.c_str(), X_OK) != 0)
+    refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
+  const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
+  fs::create_directories(folder);
+  PipelineBench bench(options, folder);
+  const auto wanted = [&](const char* name) { return options.only.empty() || options.only == name; };
+  const auto stages = fmt::format("gpt 25.5M, {} stages", options.stages);
+  if (!options.plot.empty()) bench.plot();
+  if (wanted("engine")) each(bench.engine());
+  if (wanted("large")) each(bench.beside_torch(stages + ", 1f1b, 8 microbatches of 4", "1f1b", "1f1b", 8, 4, 0));
+  if (wanted("small")) each(bench.beside_torch(stages + ", 1f1b, 16 microbatches of 1", "1f1b", "1f1b", 16, 1, 0));
+  if (wanted("jitter")) {
+    const auto delays = fmt::format(", 16 microbatches of 1, 0-{} ms on every message", options.jitter_ms);
+    each(bench.beside_ourselves(stages + ", arrival" + delays, "arrival", "1f1b", 16, 1, options.jitter_ms));
+    each(bench.beside_torch(stages + ", arrival" + delays, "arrival", "1f1b", 16, 1, options.jitter_ms));
+  }
+  fs::remove_all(folder);
+}
+
+}  // namespace trireme

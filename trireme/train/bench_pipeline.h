@@ -1,0 +1,25 @@
+// `trireme bench pipeline`: a GPT cut into stages beside torch.distributed.pipelining, with the same weights, batches,
+// cuts and schedule; with and without delays on every message; what the engine costs a task; and pictures of each
+// schedule's timeline.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "trireme/observe/bench_line.h"
+
+namespace trireme {
+
+struct PipelineBenchOptions {
+  int stages = 4;
+  int repeats = 3;
+  int steps = 8;
+  double jitter_ms = 20;
+  std::string only;  // one case: large, small, jitter, engine; empty: all
+  std::string plot;  // folder for pictures; empty: none
+  std::string python = TRIREME_PYTHON;
+};
+
+void run_pipeline_bench(const PipelineBenchOptions& options, const std::function<void(const BenchLine&)>& each);
+
+}  // namespace trireme
