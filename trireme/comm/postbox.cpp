@@ -39,7 +39,7 @@ void Postbox::send(int to, MessageTag tag, const at::Tensor& tensor) {
   header.step = recorder_.step();
   header.dtype = tensor.scalar_type();
   header.dims = static_cast<int8_t>(tensor.dim());
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), header.sizes);
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) header.sizes[dim] = tensor.size(dim);
   {
     std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
