@@ -29,6 +29,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SUBSTITUTIONS = [
     (r"(loss|grad_norm) \d+\.\d+", r"\1 NUMBER"),
     (r"tps [\d.,]+", "tps RATE"),
+    (r"activations [\d.]+ [kMG]?B,", "activations BYTES,"),
     (r"eta [\d.]+ \w+", "eta TIME"),
     (r"[\d.]+ [kMG]? ?tokens/s", "RATE tokens/s"),
     (r"--python TEXT=\S+", "--python TEXT=PYTHON"),
