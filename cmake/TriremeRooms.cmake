@@ -24,8 +24,6 @@ target_compile_options(trireme_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>")
 # -Wno-restrict: g++ 12 sees overlaps in std::string that are not there (GCC bug 105651);
 # -Wno-array-bounds, -Wno-stringop-overflow: g++ 13 sees fmt write past its four bytes of fill, which it does not
-# Before torch: its CUDA build exports parts of an older std::filesystem, whose remove_all crashes.
-target_link_options(trireme_flags INTERFACE "LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state")
 target_include_directories(trireme_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(TRIREME_SANITIZE)
   target_compile_options(trireme_flags INTERFACE -fsanitize=${TRIREME_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -214,5 +214,21 @@ TEST(RateLimitTest, NeverFasterThanAsked) {
 
 TEST(RateLimitTest, ZeroIsNoLimit) { RateLimit(0).take(uint64_t{1} << 60); }
 
+TEST_F(FilesTest, RemovesATreeAndWhatItLinksToStays) {
+  const auto tree = folder_ / "tree", outside = folder_ / "outside";
+  fs::create_directories(tree / "a" / "b");
+  std::ofstream(tree / "a" / "b" / "deep") << "x";
+  std::ofstream(tree / "top") << "x";
+  fs::create_directories(outside);
+  std::ofstream(outside / "kept") << "x";
+  fs::create_directory_symlink(outside, tree / "link");
+  remove_tree(tree);
+  EXPECT_FALSE(fs::exists(fs::symlink_status(tree)));
+  EXPECT_TRUE(fs::exists(outside / "kept"));
+  remove_tree(outside / "kept");
+  EXPECT_FALSE(fs::exists(outside / "kept"));
+  remove_tree(folder_ / "nothing there");
+}
+
 }  // namespace
 }  // namespace trireme

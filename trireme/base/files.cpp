@@ -1,6 +1,7 @@
 #include "trireme/base/files.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -164,6 +165,15 @@ void write_atomically(const fs::path& path, std::span<const std::byte> bytes) {
     throw;
   }
   sync_folder(folder_of(path));
+}
+
+void remove_tree(const std::filesystem::path& path) {
+  // Children before their folder, links as themselves, and never out of this file system's tree.
+  const auto remove_one = [](const char* name, const struct stat*, int, FTW*) {
+    ::remove(name);
+    return 0;
+  };
+  ::nftw(path.c_str(), remove_one, /*descriptors=*/16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
 void sync_folder(const fs::path& path) {

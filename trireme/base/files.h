@@ -64,6 +64,10 @@ inline void write_atomically(const std::filesystem::path& path, std::string_view
   write_atomically(path, bytes_of(text));
 }
 
+// Removes a file, or a folder with all that is in it, as far as it can; nothing there is fine. (Not fs::remove_all: the
+// CUDA builds of torch export an older one that crashes, and it comes before the right one.)
+void remove_tree(const std::filesystem::path& path);
+
 // Makes durable which names the folder holds. The files' own bytes are File::sync()'s matter.
 void sync_folder(const std::filesystem::path& path);
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/order.h"
@@ -82,7 +83,7 @@ Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs
     const auto line = nlohmann::json::parse(text);
     if (line.contains("loss")) measured.losses.push_back(line.at("loss").get<double>());
   }
-  if (!keep) fs::remove_all(run_dir);
+  if (!keep) remove_tree(run_dir);
   return measured;
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/launch.h"
 #include "trireme/engine/executor.h"
@@ -154,7 +155,7 @@ class PipelineBench {
       run_ours(options_.stages, overrides, run, /*keep=*/true);
       const auto picture = fs::path(options_.plot) / fmt::format("timeline-{}.svg", schedule);
       fs::copy_file(run / "timeline.svg", picture, fs::copy_options::overwrite_existing);
-      fs::remove_all(run);
+      remove_tree(run);
       log::info("{}", picture.string());
     }
   }
@@ -207,7 +208,7 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
     each(bench.beside_ourselves(stages + ", arrival" + delays, "arrival", "1f1b", 16, 1, options.jitter_ms));
     each(bench.beside_torch(stages + ", arrival" + delays, "arrival", "1f1b", 16, 1, options.jitter_ms));
   }
-  fs::remove_all(folder);
+  remove_tree(folder);
 }
 
 }  // namespace trireme

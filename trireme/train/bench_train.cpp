@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/launch.h"
 #include "trireme/train/bench_peer.h"
@@ -122,7 +123,7 @@ void run_train_bench(const TrainBenchOptions& options, const std::function<void(
   for (const auto& name : cases) {
     for (int count : ranks) each(Case(name, count, options, folder).measure());
   }
-  fs::remove_all(folder);
+  remove_tree(folder);
 }
 
 }  // namespace trireme

@@ -70,10 +70,9 @@ int64_t step_of(const fs::path& folder) {
 void remove_checkpoint(const fs::path& folder) {
   if (!fs::exists(folder)) return;
   const fs::path doomed = folder.string() + ".old" + partial_suffix;
-  std::error_code ignored;
-  fs::remove_all(doomed, ignored);
+  remove_tree(doomed);
   fs::rename(folder, doomed);
-  fs::remove_all(doomed, ignored);
+  remove_tree(doomed);
 }
 
 }  // namespace
@@ -151,8 +150,7 @@ void set_aside_checkpoints_after(const fs::path& run_dir, int64_t step) {
   for (const auto& folder : list_checkpoints(run_dir)) {
     if (step_of(folder) <= step) continue;
     const auto aside = folder.parent_path() / ("abandoned-" + folder.filename().string());
-    std::error_code ignored;
-    fs::remove_all(aside, ignored);
+    remove_tree(aside);
     fs::rename(folder, aside);
     log::info("{} is of a line that this run leaves: renamed to {}", folder.filename().string(), aside.string());
   }
@@ -264,7 +262,7 @@ void CheckpointWriter::clean() const {
     const auto name = entry.path().filename().string();
     if (name.size() > std::strlen(partial_suffix) &&
         name.rfind(partial_suffix) == name.size() - std::strlen(partial_suffix)) {
-      fs::remove_all(entry.path());
+      remove_tree(entry.path());
     }
   }
 }
@@ -326,9 +324,8 @@ void CheckpointWriter::run() {
       log::warn("the checkpoint of step {} was not saved: {}. Training goes on; earlier checkpoints are untouched",
                 snapshot_->progression.step, error.what());
       recorder_.event("checkpoint_failed", {{"step", snapshot_->progression.step}, {"reason", error.what()}});
-      std::error_code ignored;
       if (part_.stage == 0)
-        fs::remove_all(folder_ / fmt::format("step-{}{}", snapshot_->progression.step, partial_suffix), ignored);
+        remove_tree(folder_ / fmt::format("step-{}{}", snapshot_->progression.step, partial_suffix));
     }
     lock.lock();
     pending_ = false;
