@@ -28,15 +28,20 @@ ParameterPtr Layer::share(ParameterPtr parameter) {
 }
 
 at::Tensor Model::forward(const at::Tensor& input, const Pass& pass) const {
-  auto x = input;
   std::vector<at::Tensor> skipped(skips.size());
+  return forward(input, pass, 0, skipped);
+}
+
+at::Tensor Model::forward(const at::Tensor& input, const Pass& pass, size_t first,
+                          std::vector<at::Tensor>& skipped) const {
+  auto x = input;
   for (size_t i = 0; i < layers.size(); ++i) {
     for (size_t k = 0; k < skips.size(); ++k) {
-      if (skips[k].to == i) x = x + skipped[k];
+      if (skips[k].to == first + i) x = x + skipped[k];
     }
     x = layers[i]->forward(x, pass);
     for (size_t k = 0; k < skips.size(); ++k) {
-      if (skips[k].from == i) skipped[k] = x;
+      if (skips[k].from == first + i) skipped[k] = x;
     }
   }
   return x;

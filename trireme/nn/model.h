@@ -21,6 +21,8 @@ class Model {
   std::vector<Skip> skips;
 
   at::Tensor forward(const at::Tensor& input, const Pass& pass) const;
+  // The same for layers that are the whole model's from number `first` on; `skipped` holds what skips carry, one each.
+  at::Tensor forward(const at::Tensor& input, const Pass& pass, size_t first, std::vector<at::Tensor>& skipped) const;
 
   // Every parameter once, in the order of first use.
   ParameterList parameters() const;

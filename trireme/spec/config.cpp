@@ -220,7 +220,7 @@ void check(const RunConfig& config, const Settings& settings) {
   require(config.parallel.cuts.empty() || static_cast<int64_t>(config.parallel.cuts.size()) == config.parallel.pipe - 1,
           "parallel.cuts", "must name one layer less than", "parallel.pipe");
   require(config.parallel.in_flight == 0 || config.parallel.schedule == ScheduleKind::arrival, "parallel.in_flight",
-          "must be 0 unless arrival is", "parallel.schedule");
+          "must be 0 with", "parallel.schedule");
   require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");
   require(watchdog.stop == 0 || watchdog.stop >= watchdog.heartbeat, "watchdog.stop", "must be 0 or at least",
           "watchdog.heartbeat");

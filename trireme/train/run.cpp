@@ -207,8 +207,7 @@ class Run {
       trainer.progression() = info.progression;
     }
     folder_.path = broadcast_text(world_, folder_.path.string());
-    if (world_.rank() == 0) open_folder(trainer);
-    if (world_.rank() == 0 && stages.size() > 1 && !options_.quiet) log::info("{}", describe(stages));
+    if (world_.rank() == 0) open_folder(trainer, stages);
     if (trainer.mesh().replica_of(world_.rank()) == 0) {
       writer_ = std::make_unique<CheckpointWriter>(
           folder_.path, config_.checkpoint, resolved_, world_.recorder(),
@@ -242,11 +241,11 @@ class Run {
     return shared;
   }
 
-  void open_folder(Trainer& trainer) {
+  void open_folder(Trainer& trainer, const std::vector<StagePlan>& stages) {
     auto& recorder = world_.recorder();
     const int64_t begun_at = trainer.progression().step, known = options_.resume ? begun_at : -1;
     set_aside_checkpoints_after(folder_.path, begun_at);
-    folder_.prepare(resolved_, plan_yaml(config_, world_, trainer));
+    folder_.prepare(resolved_, plan_yaml(config_, stages, world_, trainer));
     log::set_file(folder_.path / "log.txt");
     recorder.add_sink(std::make_unique<MetricsFile>(folder_.path / "metrics.jsonl", known));
     if (config_.log.tensorboard) recorder.add_sink(make_tensorboard(folder_.path, known));
@@ -254,6 +253,10 @@ class Run {
     log::info("{}", trainer.brief());
     log::info("data: {}", data_.train->describe());
     log::info("run folder: {}", folder_.path.string());
+    if (stages.size() > 1 && !options_.quiet) {
+      const auto table = describe(stages);
+      log::info("{}", table.substr(0, table.size() - 1));  // without its last newline
+    }
     if (options_.resume) log::info("resuming after step {}", begun_at);
     recorder.event(options_.resume ? "resumed" : "started",
                    {{"step", begun_at}, {"ranks", world_.size()}, {"threads", at::get_num_threads()}});

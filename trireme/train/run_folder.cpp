@@ -106,7 +106,7 @@ void RunFolder::prepare(const std::string& resolved_config, const std::string& p
   write_atomically(path / "plan.yaml", plan);
 }
 
-std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer) {
+std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world, Trainer& trainer) {
   std::string text = "# How the work is split. Written by the run, for people to read.\n";
   text +=
       fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());
@@ -116,10 +116,13 @@ std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer) {
     text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, share.first, share.count,
                         microbatches(share, config.train.microbatch).size());
   }
-  text += "stages:\n  - layers: [";
-  for (size_t i = 0; i < trainer.model().layers.size(); ++i)
-    text += (i ? ", " : "") + trainer.model().layers[i]->name();
-  text += "]\nbuckets:  # of gradients, in the order in which they are reduced\n";
+  text += fmt::format("schedule: {}\nstages:\n", trainer.schedule().name());
+  for (const auto& stage : stages) {
+    text += fmt::format("  - {{stage: {}, first: {}, last: {}, layers: {}, parameters: {}, in_flight: {}, bytes: {}}}\n",
+                        stage.stage, stage.first, stage.last, stage.layers, stage.parameters, stage.in_flight,
+                        stage.total_bytes());
+  }
+  text += "buckets:  # of the first stage's gradients, in the order in which they are reduced\n";
   for (const auto& bucket : trainer.store().buckets()) {
     text += fmt::format("  - {{elements: {}, first: {}, last: {}}}\n", bucket.elements,
                         bucket.parameters.front().parameter->name, bucket.parameters.back().parameter->name);

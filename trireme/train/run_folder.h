@@ -6,6 +6,7 @@
 #include <string>
 
 #include "trireme/spec/config.h"
+#include "trireme/spec/stage_plan.h"
 #include "trireme/train/checkpoint.h"
 
 namespace trireme {
@@ -25,6 +26,6 @@ struct RunFolder {
 };
 
 // The plan of a run, as a person reads it: ranks, shares, microbatches, buckets.
-std::string plan_yaml(const RunConfig& config, World& world, Trainer& trainer);
+std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world, Trainer& trainer);
 
 }  // namespace trireme

@@ -61,22 +61,11 @@ void Stage::find_ties(const Model& whole, const std::vector<int64_t>& begins) {
 }
 
 std::vector<at::Tensor> Stage::forward(const std::vector<at::Tensor>& inputs, const Pass& pass) const {
-  const auto& skips = model_->skips;
-  std::vector<at::Tensor> skipped(skips.size());
+  std::vector<at::Tensor> skipped(model_->skips.size());
   for (size_t i = 0; i < incoming_.size(); ++i) {
     if (incoming_[i].part > 0) skipped[incoming_[i].part - 1u] = inputs[i];
   }
-  auto x = inputs[0];
-  for (size_t i = 0; i < model_->layers.size(); ++i) {
-    const auto number = static_cast<size_t>(begin_) + i;
-    for (size_t k = 0; k < skips.size(); ++k) {
-      if (skips[k].to == number) x = x + skipped[k];
-    }
-    x = model_->layers[i]->forward(x, pass);
-    for (size_t k = 0; k < skips.size(); ++k) {
-      if (skips[k].from == number) skipped[k] = x;
-    }
-  }
+  const auto x = model_->forward(inputs[0], pass, static_cast<size_t>(begin_), skipped);
   if (last()) return {x};
   std::vector<at::Tensor> outputs;
   for (const auto& crossing : outgoing_) outputs.push_back(crossing.part == 0 ? x : skipped[crossing.part - 1u]);

@@ -16,7 +16,7 @@ struct Crossing {
   uint16_t part = 0;     // 0: what one layer hands to the next; k + 1: the model's k-th skip
 };
 
-// Parameters that several stages use, such as a head tied to the embedding: by name, the stages in order.
+// The stages that share parameters, such as a head tied to the embedding, in order.
 struct Tie {
   std::vector<int> stages;
 };

@@ -56,6 +56,8 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
 
   auto model = build_model(config.model, data.train->vocab());
   const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+  model_parameters_ = table.parameters();
+  model_layers_ = static_cast<int64_t>(table.layers.size());
   const auto begins = stage_begins(table, config.parallel);
   stage_ = std::make_unique<Stage>(std::move(model), begins, stage_number());
   stage_->model().initialize(static_cast<uint64_t>(config.train.seed));
@@ -111,12 +113,12 @@ void Trainer::join_groups() {
 }
 
 std::string Trainer::brief() const {
-  int64_t parameters = 0;
-  for (const auto& parameter : stage_->model().parameters()) parameters += parameter->value.numel();
-  return fmt::format("{} parameters in {} layers and {} buckets on {}; {} rank(s) by {}, {} samples a step",
-                     human_count(static_cast<double>(parameters)), stage_->model().layers.size(),
-                     store_->buckets().size(), describe(device_), world_.size(), world_.communicator().transport_name(),
-                     config_.train.batch);
+  const auto parts = mesh_.stages == 1
+                         ? fmt::format("and {} buckets", store_->buckets().size())
+                         : fmt::format("as {} stages of {} replica(s)", mesh_.stages, mesh_.replicas);
+  return fmt::format("{} parameters in {} layers {} on {}; {} rank(s) by {}, {} samples a step",
+                     human_count(static_cast<double>(model_parameters_)), model_layers_, parts, describe(device_),
+                     world_.size(), world_.communicator().transport_name(), config_.train.batch);
 }
 
 // For a microbatch, the waits for what other stages send: activations before a forward pass, gradients before a

@@ -66,7 +66,7 @@ class Trainer {
   int64_t activation_bytes() const { return most_kept_bytes_; }
   int64_t microbatch_bytes() const { return largest_flight_bytes_; }
   at::Device device() const { return device_; }
-  std::string brief() const;  // one line: model, parameters, ranks, batch
+  std::string brief() const;  // one line: the whole model's parameters and layers, ranks, batch
 
  private:
   // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
@@ -104,6 +104,7 @@ class Trainer {
   const Mesh mesh_;
   const Share share_;  // of the global batch: this rank's replica's
   at::Device device_;
+  int64_t model_parameters_ = 0, model_layers_ = 0;  // of all stages
   std::unique_ptr<Stage> stage_;
   GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;
