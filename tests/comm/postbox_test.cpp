@@ -53,7 +53,7 @@ TEST(Postbox, AMessageMayComeBeforeItIsExpected) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     at::Tensor got;
     const auto box =
-        postbox.open(other, {0, 0, 7}, [&](const at::Tensor& tensor, std::exception_ptr) { got = tensor; });
+        postbox.open(other, {0, 0, 7}, [&](PendingTensor message, std::exception_ptr) { got = message.take(); });
     postbox.expect(box);
     ASSERT_TRUE(got.defined());
     EXPECT_TRUE(at::equal(got, at::full({3}, other + 10.0)));
@@ -66,7 +66,7 @@ TEST(Postbox, WhatIsCancelledIsTold) {
     const int other = 1 - world.rank();
     Postbox postbox(world.communicator().open_mail({{other}, {other}, 1000}), world.recorder(), {});
     std::string problem;
-    const auto box = postbox.open(other, {0, 0, 0}, [&](const at::Tensor&, std::exception_ptr error) {
+    const auto box = postbox.open(other, {0, 0, 0}, [&](const PendingTensor&, std::exception_ptr error) {
       try {
         if (error) std::rethrow_exception(error);
       } catch (const Error& told) {
@@ -89,7 +89,7 @@ TEST(Postbox, WhoWaitsForARankThatFailedIsTold) {
       Postbox postbox(world.communicator().open_mail({{other}, {other}, 1000}), world.recorder(), {});
       if (world.rank() == 1) fail("no more");
       std::atomic<bool> ended{false};
-      const auto box = postbox.open(other, {0, 0, 0}, [&](const at::Tensor&, std::exception_ptr error) {
+      const auto box = postbox.open(other, {0, 0, 0}, [&](const PendingTensor&, std::exception_ptr error) {
         try {
           if (error) std::rethrow_exception(error);
         } catch (const Error& problem) {

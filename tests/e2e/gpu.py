@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The same GPT on a CUDA device and on the CPU: losses of ten steps within the rounding of the precision.
+"""The same GPT on a CUDA device and on the CPU: losses of ten steps within the rounding of the precision, with one rank,
+with two replicas, and cut into four stages that share the card.
 
 Skips itself (exit 77) where there is no CUDA device.
 """
@@ -14,8 +15,17 @@ SKIP = 77
 STEPS = 10
 CONFIG = [
     "model.kind=gpt", "model.layers=4", "model.width=128", "model.heads=4", "model.context=128", "model.dropout=0.1",
-    "data.kind=synthetic", f"train.steps={STEPS}", "train.batch=16", "optimizer.lr=1e-3", "optimizer.warmup=5",
+    "data.kind=synthetic", f"train.steps={STEPS}", "train.batch=16", "train.microbatch=2", "optimizer.lr=1e-3",
+    "optimizer.warmup=5",
 ]  # fmt: skip
+SPLITS = [
+    (1, []),
+    (2, []),
+    (4, ["parallel.pipe=4", "parallel.schedule=1f1b"]),
+    (4, ["parallel.pipe=4", "parallel.schedule=arrival"]),
+    (4, ["parallel.pipe=2", "parallel.data=2", "parallel.schedule=gpipe"]),
+    (3, ["parallel.pipe=3", "comm.transport=mpi"]),  # through pinned memory of the host
+]
 
 
 def losses(program, folder, ranks, overrides):
@@ -43,13 +53,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for precision, tolerance in [("fp64", 1e-9), ("fp32", 1e-4), ("bf16", 1e-2)]:
             reference = losses(args.program, f"{folder}/cpu-{precision}", 1, [f"train.precision={precision}"])
-            for ranks in (1, 2):
-                overrides = [f"train.precision={precision}", "train.device=cuda"]
-                found = losses(args.program, f"{folder}/cuda-{precision}-{ranks}", ranks, overrides)
+            for case, (ranks, split) in enumerate(SPLITS):
+                overrides = [f"train.precision={precision}", "train.device=cuda", *split]
+                found = losses(args.program, f"{folder}/cuda-{precision}-{case}", ranks, overrides)
                 worst = max(abs(a - b) / abs(b) for a, b in zip(found, reference))
                 good = len(found) == STEPS and worst <= tolerance
                 failed += not good
-                print(f"{precision}, {ranks} rank(s) on the card: worst difference {worst:.2e} (limit {tolerance:.0e}) {'ok' if good else 'FAILED'}")
+                print(f"{precision}, {ranks} rank(s) on the card {' '.join(split)}: worst difference {worst:.2e} (limit {tolerance:.0e}) {'ok' if good else 'FAILED'}")
     return 1 if failed else 0
 
 

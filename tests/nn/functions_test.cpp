@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -268,6 +269,31 @@ TEST(Linear, AgreesWithAutogradInFp32) {
     expect_close(bias.gradient(), pull.sum(0), 1e-6);
     expect_close(x.grad(), x_plain.grad(), 1e-6);
   }
+}
+
+// Our own kernel for fp32: whole registers and a rest, small values, and those where the exponential overflows.
+TEST(Gelu, AgreesWithTorch) {
+  auto special = at::tensor({0.f, -0.f, 1e-20f, -5.5f, 9.f, -13.f, 30.f, -30.f, 1e6f, -1e6f, 1e18f, -1e18f});
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    for (const int64_t count : {1, 5, 16, 37, 1000, 70'001}) {
+      const auto x = leaf(at::cat({at::linspace(-8, 8, count), special}).to(type));
+      const auto reference = leaf(x.to(at::kDouble));  // in fp32 torch's own form loses the small values of negative x
+      const auto gradient = at::linspace(-2, 3, x.numel()).to(type);
+      gelu_tanh(x).backward(gradient);
+      at::gelu(reference, "tanh").backward(gradient.to(at::kDouble));
+      const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
+        return ((a.to(at::kDouble) - b).abs() / (b.abs() + 1)).max().item<double>();
+      };
+      EXPECT_LE(difference(gelu_tanh(x.detach()), at::gelu(reference.detach(), "tanh")), 1e-6);
+      EXPECT_LE(difference(x.grad(), reference.grad()), 2e-6);
+    }
+  }
+  EXPECT_TRUE(std::isnan(gelu_tanh(at::full({3}, std::nanf(""))).sum().item<float>()));
+}
+
+TEST(Gelu, TakesWhatIsNotContiguous) {
+  const auto whole = at::linspace(-4, 4, 60).view({6, 10});
+  EXPECT_LE((gelu_tanh(whole.t()) - at::gelu(whole.t(), "tanh")).abs().max().item<double>(), 1e-6);
 }
 
 }  // namespace

@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/device/device.h"
+#include "trireme/device/device_trace.h"
+
 namespace trireme {
 
 // What a message is for. The receiver waits for a tag, not for "the next message".
@@ -37,19 +40,23 @@ struct MessageHeader {
 };
 
 // Whom a rank will send to and receive from, and how large a message is at most as a rule; a larger one travels in
-// pieces.
+// pieces. `device` is where its tensors lie.
 struct MailPeers {
   std::vector<int> to, from;
   int64_t message_bytes = 0;
+  at::Device device = at::kCPU;
+  DeviceTrace* trace = nullptr;
 };
 
 // Takes what arrives.
 class MailHandler {
  public:
   virtual ~MailHandler() = default;
-  // Memory of header.bytes for a message that begins to arrive; it must stay until arrived() is called with it.
+  // Memory of the host of header.bytes for a message that begins to arrive; it must stay until arrived() is called.
   virtual void* place_for(int from, const MessageHeader& header) = 0;
   virtual void arrived(int from, const MessageHeader& header) = 0;
+  // A message that never touched the host.
+  virtual void arrived(int from, const MessageHeader& header, PendingTensor tensor) = 0;
 };
 
 // The way that messages take. One thread at a time polls or sleeps; any thread may send.
@@ -57,8 +64,11 @@ class Mail {
  public:
   virtual ~Mail() = default;
 
-  // Hands over a contiguous host tensor: its bytes are gone when this returns, or the tensor is kept until they are.
-  virtual void send(int to, const MessageHeader& header, const at::Tensor& tensor) = 0;
+  // Whether tensors of a card can be handed over to this rank as they are.
+  virtual bool takes_device(int /*to*/) const { return false; }
+  // Hands over a contiguous tensor: of the host, or of a card that the way takes, where `ready` is the work that makes
+  // it. Its bytes are gone when this returns, or the tensor is kept until they are.
+  virtual void send(int to, const MessageHeader& header, const at::Tensor& tensor, DeviceEvent ready) = 0;
   // Takes in what has come and pushes on what has not left yet; true when anything moved.
   virtual bool poll(MailHandler& handler) = 0;
   // Returns when something may have moved, at wake(), or at the deadline (of the monotonic clock).

@@ -118,7 +118,7 @@ class MpiMail final : public Mail {
     MPI_Comm_free(&comm_);
   }
 
-  void send(int to, const MessageHeader& header, const at::Tensor& tensor) override {
+  void send(int to, const MessageHeader& header, const at::Tensor& tensor, DeviceEvent) override {
     if (header.bytes > INT_MAX) fail("a message of {} bytes is too long for MPI", header.bytes);
     std::lock_guard lock(session_->mutex);
     auto& message = *outgoing_.emplace_back(take_message());

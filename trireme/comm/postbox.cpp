@@ -11,6 +11,7 @@ namespace trireme {
 
 namespace {
 constexpr int64_t look_around_ns = 100'000'000;  // at least so often, for ranks that have ended
+constexpr int64_t look_at_card_ns = 50'000;      // and so often while copies of a card are awaited
 constexpr size_t most_spare_buffers = 64;
 }  // namespace
 
@@ -40,17 +41,41 @@ void Postbox::send(int to, MessageTag tag, const at::Tensor& tensor) {
   header.dtype = tensor.scalar_type();
   header.dims = static_cast<int8_t>(tensor.dim());
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) header.sizes[dim] = tensor.size(dim);
-  {
+  const auto whole = tensor.contiguous();
+  DeviceEvent ready;
+  ready.record(whole.device());
+  recorder_.sent(header.bytes);
+  if (whole.is_cpu() || mail_->takes_device(to)) {
+    {
+      std::lock_guard lock(mutex_);
+      if (failure_) std::rethrow_exception(failure_);
+      header.sequence = sent_[to]++;
+    }
+    mail_->send(to, header, whole, std::move(ready));
+  } else {
     std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     header.sequence = sent_[to]++;
+    leaving_.push_back({to, header, to_host(whole, ready)});
+    mail_->wake();
   }
-  DeviceEvent ready;
-  ready.record(tensor.device());
-  const StagedTensor staged(tensor.contiguous(), ready);
-  mail_->send(to, header, staged.host());
-  recorder_.sent(header.bytes);
   draw("send", header.sent_ns, options_.rank, to, header);
+}
+
+// What has come down from the card goes on its way.
+bool Postbox::send_ready() {
+  bool any = false;
+  while (true) {
+    Leaving next;
+    {
+      std::lock_guard lock(mutex_);
+      if (leaving_.empty() || !leaving_.front().message.ready.done()) return any;
+      next = std::move(leaving_.front());
+      leaving_.pop_front();
+    }
+    mail_->send(next.to, next.header, next.message.tensor, {});
+    any = true;
+  }
 }
 
 // In the trace a message is an arrow from where it was sent to where it was taken in.
@@ -82,7 +107,7 @@ Postbox::Box Postbox::open(int from, MessageTag tag, Arrived arrived) {
 }
 
 void Postbox::expect(Box box) {
-  at::Tensor tensor;
+  PendingTensor message;
   std::unique_lock lock(mutex_);
   auto& slot = boxes_[box];
   const auto failure = failure_;
@@ -91,15 +116,16 @@ void Postbox::expect(Box box) {
       slot.expected = true;
       return;
     }
-    tensor = std::move(slot.waiting.front());
+    message = std::move(slot.waiting.front());
     slot.waiting.pop_front();
   }
   lock.unlock();
-  slot.arrived(tensor, failure);
+  slot.arrived(std::move(message), failure);
 }
 
-// A buffer that nobody holds any more, or a new one.
+// A buffer that nobody holds any more, or a new one. For a card torch keeps pinned ones, and knows what copies read them.
 at::Tensor Postbox::take_buffer(const MessageHeader& header) {
+  if (!options_.device.is_cpu()) return host_memory(header.shape(), header.dtype, options_.device);
   for (auto& buffer : buffers_) {
     if (buffer.use_count() == 1 && buffer.storage().use_count() == 1 && buffer.scalar_type() == header.dtype &&
         buffer.sizes() == header.shape()) {
@@ -119,11 +145,15 @@ at::Tensor Postbox::take_buffer(const MessageHeader& header) {
   return buffer;
 }
 
-void* Postbox::place_for(int from, const MessageHeader& header) {
-  std::lock_guard lock(mutex_);
+void Postbox::check_order(int from, const MessageHeader& header) {
   const uint64_t expected = received_[from]++;
   if (header.sequence != expected)
     fail("message {} from rank {} came where {} was due", header.sequence, from, expected);
+}
+
+void* Postbox::place_for(int from, const MessageHeader& header) {
+  std::lock_guard lock(mutex_);
+  check_order(from, header);
   auto& slot = boxes_[box_of(from, header.tag)];
   slot.arriving = take_buffer(header);
   arriving_ns_ = monotonic_ns();
@@ -136,56 +166,70 @@ void Postbox::arrived(int from, const MessageHeader& header) {
   {
     std::lock_guard lock(mutex_);
     box = box_of(from, header.tag);
-    tensor = std::move(boxes_[box].arriving);
-    boxes_[box].arriving = at::Tensor();
+    tensor = std::exchange(boxes_[box].arriving, {});
   }
   draw("receive", arriving_ns_, from, options_.rank, header);
-  if (!options_.device.is_cpu()) tensor = to_device(tensor, options_.device);
-  if (options_.jitter_s > 0) {
-    std::lock_guard lock(mutex_);
-    const double share = uniform(Key{options_.seed}.with("jitter"), delays_++);
-    const auto delay_ns = static_cast<int64_t>(share * options_.jitter_s * 1e9);
-    delayed_.push_back({monotonic_ns() + delay_ns, box, tensor});
-    return;
-  }
-  deliver(box, std::move(tensor));
+  deliver(box, to_device(tensor, options_.device));
 }
 
-void Postbox::deliver(Box box, at::Tensor tensor) {
+void Postbox::arrived(int from, const MessageHeader& header, PendingTensor message) {
+  Box box;
+  {
+    std::lock_guard lock(mutex_);
+    check_order(from, header);
+    box = box_of(from, header.tag);
+  }
+  draw("receive", monotonic_ns(), from, options_.rank, header);
+  deliver(box, std::move(message));
+}
+
+void Postbox::deliver(Box box, PendingTensor message) {
   std::unique_lock lock(mutex_);
+  if (options_.jitter_s > 0 || (options_.settled && !message.ready.done())) {
+    const double share = options_.jitter_s > 0 ? uniform(Key{options_.seed}.with("jitter"), delays_++) : 0;
+    const auto delay_ns = static_cast<int64_t>(share * options_.jitter_s * 1e9);
+    delayed_.push_back({monotonic_ns() + delay_ns, box, std::move(message)});
+    return;
+  }
+  hand_over(lock, box, std::move(message));
+}
+
+void Postbox::hand_over(std::unique_lock<std::mutex>& lock, Box box, PendingTensor message) {
   auto& slot = boxes_[box];
   if (!slot.expected) {
-    slot.waiting.push_back(std::move(tensor));
+    slot.waiting.push_back(std::move(message));
     return;
   }
   slot.expected = false;
   lock.unlock();
-  slot.arrived(tensor, nullptr);
+  slot.arrived(std::move(message), nullptr);
+}
+
+bool Postbox::is_due(const Delayed& one, int64_t now_ns) const {
+  return one.due_ns <= now_ns && (!options_.settled || one.message.ready.done());
 }
 
 // Those of one box must keep their order; others may overtake each other.
 bool Postbox::deliver_due() {
   bool any = false;
   while (true) {
-    Delayed next;
-    {
-      std::lock_guard lock(mutex_);
-      const int64_t now = monotonic_ns();
-      const auto due =
-          std::find_if(delayed_.begin(), delayed_.end(), [&](const auto& one) { return one.due_ns <= now; });
-      if (due == delayed_.end()) return any;
-      const auto first = std::find_if(delayed_.begin(), due, [&](const auto& one) { return one.box == due->box; });
-      next = std::move(*first);
-      delayed_.erase(first);
-    }
-    deliver(next.box, std::move(next.tensor));
+    std::unique_lock lock(mutex_);
+    const int64_t now = monotonic_ns();
+    const auto due =
+        std::find_if(delayed_.begin(), delayed_.end(), [&](const auto& one) { return is_due(one, now); });
+    if (due == delayed_.end()) return any;
+    const auto first = std::find_if(delayed_.begin(), due, [&](const auto& one) { return one.box == due->box; });
+    Delayed next = std::move(*first);
+    delayed_.erase(first);
+    hand_over(lock, next.box, std::move(next.message));
     any = true;
   }
 }
 
 bool Postbox::poll() {
   try {
-    const bool moved = mail_->poll(*this);
+    bool moved = send_ready();
+    moved |= mail_->poll(*this);
     return deliver_due() || moved;
   } catch (...) {
     fail_all(std::current_exception());
@@ -210,6 +254,8 @@ void Postbox::run() {
       std::lock_guard lock(mutex_);
       if (failure_) return;
       for (const auto& one : delayed_) deadline_ns = std::min(deadline_ns, one.due_ns);
+      if (!leaving_.empty() || (options_.settled && !delayed_.empty()))
+        deadline_ns = std::min(deadline_ns, monotonic_ns() + look_at_card_ns);
     }
     mail_->sleep(deadline_ns);
   }

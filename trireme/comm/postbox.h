@@ -30,19 +30,19 @@ struct PostboxOptions {
   at::Device device = at::kCPU;  // where received tensors shall lie
   double jitter_s = 0;           // every message is held back for a random time up to this, for tests of schedules
   uint64_t seed = 0;
+  bool settled = false;  // on a card: a message is told of when it is whole, not when the copy that makes it is given
 };
 
 class Postbox final : public Helper, MailHandler {
  public:
   // Called when an expected message is there, or will not come; on whichever thread took it in. Must not wait.
-  using Arrived = std::function<void(const at::Tensor&, std::exception_ptr)>;
+  using Arrived = std::function<void(PendingTensor, std::exception_ptr)>;
   using Box = size_t;
 
   Postbox(std::unique_ptr<Mail> mail, Recorder& recorder, PostboxOptions options);
   ~Postbox() override;
 
-  // Returns at once; the tensor may be changed as soon as it has been sent on the CPU, and must be left alone on a card
-  // until the receiver has it.
+  // Returns at once, on a card before the work is done that makes the tensor; it must be left alone from then on.
   void send(int to, MessageTag tag, const at::Tensor& tensor);
 
   Box open(int from, MessageTag tag, Arrived arrived);
@@ -57,19 +57,30 @@ class Postbox final : public Helper, MailHandler {
   struct Slot {
     Arrived arrived;
     bool expected = false;
-    std::deque<at::Tensor> waiting;
-    at::Tensor arriving;
+    std::deque<PendingTensor> waiting;
+    at::Tensor arriving;  // on the host
   };
   struct Delayed {
     int64_t due_ns;
     Box box;
-    at::Tensor tensor;
+    PendingTensor message;
+  };
+  // A tensor on its way from a card to the host.
+  struct Leaving {
+    int to;
+    MessageHeader header;
+    PendingTensor message;
   };
 
   void* place_for(int from, const MessageHeader& header) override;
   void arrived(int from, const MessageHeader& header) override;
+  void arrived(int from, const MessageHeader& header, PendingTensor message) override;
+  void check_order(int from, const MessageHeader& header);
   Box box_of(int from, MessageTag tag);
-  void deliver(Box box, at::Tensor tensor);
+  void deliver(Box box, PendingTensor message);
+  void hand_over(std::unique_lock<std::mutex>& lock, Box box, PendingTensor message);
+  bool is_due(const Delayed& one, int64_t now_ns) const;
+  bool send_ready();
   void draw(const char* what, int64_t begun_ns, int from, int to, const MessageHeader& header) const;
   bool deliver_due();
   at::Tensor take_buffer(const MessageHeader& header);
@@ -88,6 +99,7 @@ class Postbox final : public Helper, MailHandler {
   std::unordered_map<uint64_t, Box> by_key_;
   std::unordered_map<int, uint64_t> sent_, received_;  // messages by peer
   std::vector<Delayed> delayed_;
+  std::deque<Leaving> leaving_;
   uint64_t delays_ = 0;
   int64_t arriving_ns_ = 0;          // when the message began to come in that is coming now
   std::vector<at::Tensor> buffers_;  // on the host, reused when nobody holds them any more

@@ -4,13 +4,23 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/device/device_slots.h"
 #include "trireme/observe/board.h"
 
 namespace trireme {
 
 namespace {
-constexpr uint32_t slots = 4;  // in each ring
-constexpr int64_t least_slot_bytes = 4096, most_slot_bytes = 8 << 20;
+constexpr uint32_t slots = device_slots;  // in each ring
+constexpr int64_t least_slot_bytes = 4096, most_slot_bytes = 8 << 20, most_device_slot_bytes = 64 << 20;
+
+int64_t slot_bytes_for(const MailPeers& peers, int64_t most) {
+  return std::clamp((peers.message_bytes + 63) / 64 * 64, least_slot_bytes, most);
+}
+
+TraceSpan copying(const char* what, const MessageHeader& header) {
+  return {.track = TraceTrack::copies, .name = what, .index = header.tag.microbatch, .step = header.step};
+}
 }  // namespace
 
 // In shared memory. `put` counts the slots filled by the sender, `taken` those emptied by the receiver.
@@ -18,11 +28,14 @@ struct SharedMail::Ring {
   struct Slot {
     MessageHeader header;
     int64_t offset, bytes;  // of the message: what this slot holds
+    bool on_device;         // in the slot of the same number there
   };
   alignas(128) std::atomic<uint32_t> put;
   alignas(128) std::atomic<uint32_t> taken;
   std::atomic<uint32_t> starving;  // the sender waits for a free slot
-  int64_t slot_bytes;
+  int64_t slot_bytes, device_slot_bytes;
+  SlotEnd receiver, sender;                // on the card; without one no process is named there
+  std::atomic<uint32_t> sender_left;       // of the card's memory
   alignas(128) Slot slot[slots];
 
   std::byte* data(uint32_t index) { return reinterpret_cast<std::byte*>(this + 1) + (index % slots) * slot_bytes; }
@@ -32,26 +45,40 @@ struct SharedMail::Ring {
 struct SharedMail::Message {
   MessageHeader header;
   at::Tensor tensor;
+  DeviceEvent ready;   // on a card: the work that makes the tensor
   int64_t offset = 0;  // bytes that have left
 };
 
 struct SharedMail::Outgoing {
+  ~Outgoing() {
+    if (!device) return;
+    device.reset();
+    ring->sender_left.store(1);
+  }
+
   std::shared_ptr<Segment> memory;
   Ring* ring = nullptr;
+  std::unique_ptr<SlotSender> device;  // none where the receiver's card cannot be reached
   int to = 0;
   std::mutex mutex;  // senders, and the thread that pushes on what waits
   std::deque<Message> waiting;
 };
 
 struct SharedMail::Incoming {
+  ~Incoming() {
+    if (device && ring->sender_left.load()) device->sender_left();
+  }
+
   std::shared_ptr<Segment> memory;
   Ring* ring = nullptr;
+  std::unique_ptr<SlotReceiver> device;
+  at::Tensor arriving;  // on the card
   std::byte* place = nullptr;  // where the message goes that is arriving now
 };
 
 SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number, const MailPeers& peers)
     : group_(std::move(group)), rank_(rank), number_(number), peers_(peers) {
-  const int64_t slot_bytes = std::clamp((peers.message_bytes + 63) / 64 * 64, least_slot_bytes, most_slot_bytes);
+  const int64_t slot_bytes = slot_bytes_for(peers, most_slot_bytes);
   const size_t bytes = Ring::bytes_for(slot_bytes);
   for (const int from : peers_.from) {
     auto way = std::make_unique<Incoming>();
@@ -62,6 +89,11 @@ SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number,
     way->memory = group_->threads() ? group_->common<Segment>(name, make) : make();
     way->ring = reinterpret_cast<Ring*>(way->memory->data());  // fresh memory is zero: an empty ring
     way->ring->slot_bytes = slot_bytes;
+    if (peers.device.is_cuda()) {
+      way->ring->device_slot_bytes = slot_bytes_for(peers, most_device_slot_bytes);
+      way->device = std::make_unique<SlotReceiver>(peers.device, way->ring->device_slot_bytes, peers.trace);
+      way->ring->receiver = way->device->end();
+    }
     incoming_.emplace(from, std::move(way));
   }
 }
@@ -83,6 +115,15 @@ void SharedMail::connect() {
                                     : std::make_shared<Segment>(Segment::open_whole(name, 1));
     way->ring = reinterpret_cast<Ring*>(way->memory->data());
     way->to = to;
+    auto& ring = *way->ring;
+    if (peers_.device.is_cuda() && ring.receiver.pid != 0) {
+      way->device = SlotSender::meet(peers_.device, ring.receiver, ring.device_slot_bytes, peers_.trace);
+      if (way->device) {
+        ring.sender = way->device->end();
+      } else {
+        log::warn("the card of rank {} cannot be reached from here: messages to it go through the host", to);
+      }
+    }
     outgoing_.emplace(to, std::move(way));
   }
 }
@@ -92,12 +133,18 @@ void SharedMail::hide() {
   for (const int from : peers_.from) Segment::unlink(name_of(from, rank_));
 }
 
-void SharedMail::send(int to, const MessageHeader& header, const at::Tensor& tensor) {
+SharedMail::Outgoing& SharedMail::way_to(int to) const {
   const auto found = outgoing_.find(to);
   if (found == outgoing_.end()) fail("no way for messages to rank {} was opened", to);
-  auto& way = *found->second;
+  return *found->second;
+}
+
+bool SharedMail::takes_device(int to) const { return way_to(to).device != nullptr; }
+
+void SharedMail::send(int to, const MessageHeader& header, const at::Tensor& tensor, DeviceEvent ready) {
+  auto& way = way_to(to);
   std::lock_guard lock(way.mutex);
-  Message message{header, tensor, 0};
+  Message message{header, tensor, std::move(ready), 0};
   if (!way.waiting.empty() || !put_down(way, message)) way.waiting.push_back(std::move(message));
 }
 
@@ -128,8 +175,13 @@ bool SharedMail::put_down(Outgoing& way, Message& message) {
     auto& slot = ring.slot[put % slots];
     slot.header = message.header;
     slot.offset = message.offset;
-    slot.bytes = std::min(ring.slot_bytes, message.header.bytes - message.offset);
-    if (slot.bytes > 0) {
+    slot.on_device = message.tensor.is_cuda();
+    slot.bytes = std::min(slot.on_device ? ring.device_slot_bytes : ring.slot_bytes,
+                          message.header.bytes - message.offset);
+    if (slot.on_device) {
+      way.device->fill(put % slots, message.tensor, message.offset, slot.bytes, message.ready,
+                       copying("copy out", message.header));
+    } else if (slot.bytes > 0) {
       std::memcpy(ring.data(put), static_cast<const std::byte*>(message.tensor.const_data_ptr()) + message.offset,
                   static_cast<size_t>(slot.bytes));
     }
@@ -146,14 +198,28 @@ bool SharedMail::take(int from, Incoming& way, MailHandler& handler) {
   for (uint32_t taken = ring.taken.load(std::memory_order_relaxed); taken != ring.put.load(std::memory_order_acquire);
        ++taken) {
     const auto& slot = ring.slot[taken % slots];
-    if (slot.offset == 0) way.place = static_cast<std::byte*>(handler.place_for(from, slot.header));
-    if (slot.bytes > 0) std::memcpy(way.place + slot.offset, ring.data(taken), static_cast<size_t>(slot.bytes));
+    const bool on_device = slot.on_device;
+    if (on_device) {
+      if (slot.offset == 0) {
+        way.device->meet(ring.sender);
+        way.arriving = way.device->allocate(slot.header.shape(), slot.header.dtype);
+      }
+      way.device->empty(taken % slots, way.arriving, slot.offset, slot.bytes, copying("copy in", slot.header));
+    } else {
+      if (slot.offset == 0) way.place = static_cast<std::byte*>(handler.place_for(from, slot.header));
+      if (slot.bytes > 0) std::memcpy(way.place + slot.offset, ring.data(taken), static_cast<size_t>(slot.bytes));
+    }
     const bool whole = slot.offset + slot.bytes == slot.header.bytes;
     const MessageHeader header = slot.header;
     ring.taken.store(taken + 1, std::memory_order_seq_cst);
     if (ring.starving.exchange(0, std::memory_order_seq_cst)) group_->ring(from);
-    if (whole) handler.arrived(from, header);
     moved = true;
+    if (!whole) continue;
+    if (on_device) {
+      handler.arrived(from, header, {std::move(way.arriving), way.device->emptied()});
+    } else {
+      handler.arrived(from, header);
+    }
   }
   return moved;
 }

@@ -1,5 +1,6 @@
 // Messages through memory that two ranks of one host share: for each pair a ring of slots, into which the sender copies
-// and from which the receiver copies. A message longer than a slot takes several. A rank whose ring is empty, or full,
+// and from which the receiver copies. A message longer than a slot takes several. The slots for tensors of a card lie on
+// the receiver's card (device/device_slots); then only headers pass through the host. A rank whose ring is empty, or full,
 // sleeps until its bell is rung.
 #pragma once
 
@@ -23,7 +24,8 @@ class SharedMail final : public Mail {
   void connect();
   void hide();
 
-  void send(int to, const MessageHeader& header, const at::Tensor& tensor) override;
+  bool takes_device(int to) const override;
+  void send(int to, const MessageHeader& header, const at::Tensor& tensor, DeviceEvent ready) override;
   bool poll(MailHandler& handler) override;
   void sleep(int64_t deadline_ns) override;
   void wake() override { group_->ring(rank_); }
@@ -35,6 +37,7 @@ class SharedMail final : public Mail {
   struct Message;
 
   std::string name_of(int from, int to) const;
+  Outgoing& way_to(int to) const;
   bool push(Outgoing& way);
   bool put_down(Outgoing& way, Message& message);
   bool take(int from, Incoming& way, MailHandler& handler);

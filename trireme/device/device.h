@@ -4,8 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
 #include <string>
+#include <utility>
 
 namespace trireme {
 
@@ -17,34 +17,60 @@ std::string describe(at::Device device);
 
 bool cuda_available();
 
-// A point in the work given to a device by the current thread's stream.
+// Whether this many ranks of the host must share its cards.
+bool shares_card(at::Device device, int local_ranks);
+
+// A point in the work given to a device by the current thread's stream. Events of a card are taken from a pool and go
+// back to it; on the CPU, and before it was recorded, an event is simply complete.
 class DeviceEvent {
  public:
-  DeviceEvent();
-  ~DeviceEvent();
-  DeviceEvent(DeviceEvent&&) noexcept;
-  DeviceEvent& operator=(DeviceEvent&&) noexcept;
+  struct State;
+
+  DeviceEvent() = default;
+  ~DeviceEvent() { release(); }
+  DeviceEvent(DeviceEvent&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  DeviceEvent& operator=(DeviceEvent&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
 
   void record(at::Device device);
-  void wait();  // blocks the calling thread
+  void wait() const;  // blocks the calling thread
+  bool done() const;
+  // What the calling thread gives to the device from now on begins after the event; the thread itself goes on.
+  void block(at::Device device) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void release();
+  State* state_ = nullptr;
+};
+
+// A tensor that a copy on another stream may still be making.
+struct PendingTensor {
+  at::Tensor tensor;
+  DeviceEvent ready;
+
+  // The tensor for the calling thread's stream, which waits for the copy.
+  at::Tensor take();
 };
 
 // Waits until all work given to the device is done. For the ends of measurements, never inside a step.
 void synchronize(at::Device device);
 
-// A host tensor's copy on the device, complete when this returns; made on a stream of its own.
-at::Tensor to_device(const at::Tensor& host, at::Device device);
+// Copies on streams of their own that nobody waits for: to the card as soon as it can, and to pinned memory of the host
+// after the work that makes the tensor. On the CPU the tensor itself.
+PendingTensor to_device(const at::Tensor& host, at::Device device);
+PendingTensor to_host(const at::Tensor& tensor, const DeviceEvent& ready);
+
+// Memory of the host that a card can copy from and to by itself; plain memory where the device is the CPU.
+at::Tensor host_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
 
 // A tensor as the transports want it: on the host. A CPU tensor is passed through; a CUDA tensor is copied into pinned
 // memory on a stream of its own, after the work that makes it, and write_back() returns it.
 class StagedTensor {
  public:
   // `ready` was recorded after the work that makes the tensor.
-  StagedTensor(const at::Tensor& tensor, DeviceEvent& ready);
+  StagedTensor(const at::Tensor& tensor, const DeviceEvent& ready);
   const at::Tensor& host() const { return host_; }
   void write_back();
 

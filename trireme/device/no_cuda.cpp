@@ -1,6 +1,10 @@
-// Takes the place of cuda.cpp where LibTorch is a CPU build.
+// Takes the place of cuda.cpp, cuda_slots.cpp and cuda_trace.cpp where LibTorch is a CPU build.
+#include <ATen/ATen.h>
+
 #include "trireme/base/error.h"
 #include "trireme/device/device.h"
+#include "trireme/device/device_slots.h"
+#include "trireme/device/device_trace.h"
 
 namespace trireme {
 
@@ -14,19 +18,57 @@ at::Device choose_device(bool cuda, int) {
 
 std::string describe(at::Device) { return "CPU"; }
 bool cuda_available() { return false; }
+bool shares_card(at::Device, int) { return false; }
 
 struct DeviceEvent::State {};
-DeviceEvent::DeviceEvent() = default;
-DeviceEvent::~DeviceEvent() = default;
-DeviceEvent::DeviceEvent(DeviceEvent&&) noexcept = default;
-DeviceEvent& DeviceEvent::operator=(DeviceEvent&&) noexcept = default;
+void DeviceEvent::release() {}
 void DeviceEvent::record(at::Device) {}
-void DeviceEvent::wait() {}
+void DeviceEvent::wait() const {}
+bool DeviceEvent::done() const { return true; }
+void DeviceEvent::block(at::Device) const {}
+
+at::Tensor PendingTensor::take() { return std::move(tensor); }
 
 void synchronize(at::Device) {}
-at::Tensor to_device(const at::Tensor& host, at::Device) { return host; }
+PendingTensor to_device(const at::Tensor& host, at::Device) { return {host, {}}; }
+PendingTensor to_host(const at::Tensor& tensor, const DeviceEvent&) { return {tensor, {}}; }
+at::Tensor host_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device) {
+  return at::empty(shape, at::TensorOptions().dtype(dtype));
+}
 
-StagedTensor::StagedTensor(const at::Tensor& tensor, DeviceEvent&) : tensor_(tensor), host_(tensor) {}
+StagedTensor::StagedTensor(const at::Tensor& tensor, const DeviceEvent&) : tensor_(tensor), host_(tensor) {}
 void StagedTensor::write_back() {}
+
+// Without cards there are no slots on them: nobody comes here.
+struct SlotReceiver::State {
+  SlotEnd end;
+};
+SlotReceiver::SlotReceiver(at::Device device, int64_t, DeviceTrace*) {
+  fail("messages through the memory of {} need a build with CUDA", device.str());
+}
+SlotReceiver::~SlotReceiver() = default;
+const SlotEnd& SlotReceiver::end() const { return state_->end; }
+void SlotReceiver::meet(const SlotEnd&) {}
+void SlotReceiver::sender_left() {}
+at::Tensor SlotReceiver::allocate(at::IntArrayRef, at::ScalarType) const { return {}; }
+void SlotReceiver::empty(uint32_t, const at::Tensor&, int64_t, int64_t, const TraceSpan&) {}
+DeviceEvent SlotReceiver::emptied() const { return {}; }
+
+struct SlotSender::State {
+  SlotEnd end;
+};
+SlotSender::SlotSender(std::unique_ptr<State> state) : state_(std::move(state)) {}
+SlotSender::~SlotSender() = default;
+std::unique_ptr<SlotSender> SlotSender::meet(at::Device, const SlotEnd&, int64_t, DeviceTrace*) { return nullptr; }
+const SlotEnd& SlotSender::end() const { return state_->end; }
+void SlotSender::fill(uint32_t, const at::Tensor&, int64_t, int64_t, const DeviceEvent&, const TraceSpan&) {}
+
+struct DeviceTrace::State {};
+DeviceTrace::DeviceTrace(at::Device, const Recorder&) {}
+DeviceTrace::~DeviceTrace() = default;
+void DeviceTrace::settle() {}
+struct DeviceSpan::Marks {};
+DeviceSpan::DeviceSpan(DeviceTrace*, const TraceSpan&) {}
+DeviceSpan::~DeviceSpan() = default;
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "trireme/nn/dropout_kernel.h"
+#include "trireme/nn/gelu_kernel.h"
 #include "trireme/nn/product.h"
 
 namespace trireme {
@@ -105,6 +106,17 @@ struct LayerNormFunction : Function<LayerNormFunction> {
   }
 };
 
+struct GeluFunction : Function<GeluFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    return gelu_values(x);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return {gelu_gradients(gradients[0], context->get_saved_variables()[0])};
+  }
+};
+
 struct DropoutFunction : Function<DropoutFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double probability, int64_t key,
                             const at::Tensor& samples) {
@@ -136,6 +148,8 @@ at::Tensor embedding(const at::Tensor& ids, const ParameterPtr& table) {
 at::Tensor layer_norm(const at::Tensor& x, const ParameterPtr& gain, const ParameterPtr& bias, double epsilon) {
   return LayerNormFunction::apply(x, gain->value, gain, bias, epsilon);
 }
+
+at::Tensor gelu_tanh(const at::Tensor& x) { return GeluFunction::apply(x); }
 
 at::Tensor dropout(const at::Tensor& x, double probability, Key key, const at::Tensor& samples) {
   if (probability <= 0) return x;

@@ -1,4 +1,4 @@
-// The differentiable operations that touch parameters. Their backward passes write parameter gradients straight into
+// The differentiable operations that we do not leave to torch, above all those that touch parameters. Their backward passes write parameter gradients straight into
 // the parameters' slots; only input gradients travel through autograd.
 #pragma once
 
@@ -19,6 +19,9 @@ at::Tensor linear(const at::Tensor& x, const ParameterPtr& weight, const Paramet
 at::Tensor embedding(const at::Tensor& ids, const ParameterPtr& table);
 
 at::Tensor layer_norm(const at::Tensor& x, const ParameterPtr& gain, const ParameterPtr& bias, double epsilon = 1e-5);
+
+// In its tanh form, as GPT-2 uses it.
+at::Tensor gelu_tanh(const at::Tensor& x);
 
 // Which elements of a sample are dropped depends on (key, the sample's identity, the element's place) alone: not on how
 // the batch is split over ranks and microbatches, nor on the device. The mask is drawn again in the backward pass

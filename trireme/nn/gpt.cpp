@@ -84,7 +84,7 @@ class Block final : public Layer {
     y_BTC = linear(y_BTC, attention_weight_, attention_bias_, WeightLayout::in_out);
     const auto middle_BTC = x_BTC + maybe_drop(y_BTC, "attn.c_proj", pass);
     auto z_BTC = linear(layer_norm(middle_BTC, norm2_gain_, norm2_bias_), up_weight_, up_bias_, WeightLayout::in_out);
-    z_BTC = linear(at::gelu(z_BTC, "tanh"), down_weight_, down_bias_, WeightLayout::in_out);
+    z_BTC = linear(gelu_tanh(z_BTC), down_weight_, down_bias_, WeightLayout::in_out);
     return middle_BTC + maybe_drop(z_BTC, "mlp.c_proj", pass);
   }
 

@@ -23,10 +23,15 @@ const char* color_of(std::string_view what) {
 
 std::string timeline_svg(const std::vector<RankTimeline>& ranks) {
   int64_t step = -1, begin = INT64_MAX, end = 0;
+  // Where cards compute, their own times are shown, not those at which their work was given to them.
+  auto track = TraceTrack::compute;
   for (const auto& rank : ranks) {
-    for (const auto& span : rank.spans) step = std::max(step, span.step);
+    for (const auto& span : rank.spans) {
+      step = std::max(step, span.step);
+      if (span.track == TraceTrack::card) track = TraceTrack::card;
+    }
   }
-  const auto shown = [&](const TraceSpan& span) { return span.track == TraceTrack::compute && span.step == step; };
+  const auto shown = [&](const TraceSpan& span) { return span.track == track && span.step == step; };
   for (const auto& rank : ranks) {
     for (const auto& span : rank.spans) {
       if (!shown(span)) continue;

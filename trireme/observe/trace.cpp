@@ -37,6 +37,8 @@ const char* word(TraceTrack track) {
     case TraceTrack::compute: return "compute";
     case TraceTrack::communication: return "communication";
     case TraceTrack::waiting: return "waiting";
+    case TraceTrack::card: return "card: compute";
+    case TraceTrack::copies: return "card: copies";
   }
   return "?";
 }

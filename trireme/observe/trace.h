@@ -16,7 +16,8 @@
 
 namespace trireme {
 
-enum class TraceTrack : uint8_t { compute, communication, waiting };
+// Where there is a card, the first three say what the host did, and the last two what the card did.
+enum class TraceTrack : uint8_t { compute, communication, waiting, card, copies };
 
 // Kept in place, because a span outlives what it speaks of; cut if longer.
 struct TraceName {

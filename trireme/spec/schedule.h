@@ -53,6 +53,8 @@ class Schedule {
   virtual TaskKind awaited(const StageState& state) const = 0;
   // Most microbatches in flight at once.
   virtual int in_flight() const = 0;
+  // Whether choices depend on when messages come: then they must be made on what is there, not on what is on its way.
+  virtual bool follows_arrivals() const { return false; }
 };
 
 // What only a list of actions decides: the next one of the list, as soon as it is ready.
@@ -81,6 +83,7 @@ class ArrivalSchedule final : public Schedule {
   size_t choose(std::span<const ReadyTask> ready, const StageState& state) const override;
   TaskKind awaited(const StageState& state) const override;
   int in_flight() const override { return in_flight_; }
+  bool follows_arrivals() const override { return true; }
 
  private:
   StagePlace place_;

@@ -24,12 +24,12 @@ namespace {
 constexpr int64_t file_batches = 4;
 
 // A GPT of 25.5 M parameters, as anyone may train it.
-std::vector<std::string> gpt(int stages, int64_t microbatches, int64_t microbatch, int steps) {
+std::vector<std::string> gpt(int stages, int context, int64_t microbatches, int64_t microbatch, int steps) {
   return {"model.kind=gpt",
           "model.layers=8",
           "model.width=512",
           "model.heads=8",
-          "model.context=256",
+          fmt::format("model.context={}", context),
           "model.vocab=256",
           "optimizer.lr=3e-4",
           "optimizer.schedule=constant",
@@ -53,7 +53,7 @@ class PipelineBench {
   // Our schedule beside torch's 1F1B (or GPipe), both with the same delays.
   BenchLine beside_torch(const std::string& name, const std::string& schedule, const std::string& peer_schedule,
                          int64_t microbatches, int64_t microbatch, double jitter_ms) {
-    auto overrides = gpt(options_.stages, microbatches, microbatch, options_.steps);
+    auto overrides = gpt(options_.stages, options_.context, microbatches, microbatch, options_.steps);
     overrides.push_back("parallel.schedule=" + schedule);
     overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
     if (schedule == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
@@ -64,9 +64,9 @@ class PipelineBench {
     const auto peer = [&](int peer_threads) {
       return run_peer(config, inputs, peer_schedule, microbatches, peer_threads, jitter_ms);
     };
-    int best = threads;
-    double seconds = peer(threads).step_s;
-    for (int fewer = threads / 2; fewer >= 1; fewer /= 2) {
+    int best = options_.peer_threads > 0 ? options_.peer_threads : threads;
+    double seconds = options_.peer_threads > 0 ? 0 : peer(threads).step_s;
+    for (int fewer = threads / 2; fewer >= 1 && options_.peer_threads == 0; fewer /= 2) {
       if (const double time = peer(fewer).step_s; time < seconds) {
         seconds = time;
         best = fewer;
@@ -76,7 +76,8 @@ class PipelineBench {
     line.bench = "pipeline";
     line.bench_case = name;
     line.peer_name = fmt::format("torch.distributed.pipelining {} (Gloo)", peer_schedule);
-    line.settings = {{"stages", options_.stages},    {"schedule", schedule},
+    line.settings = {{"stages", options_.stages},    {"context", options_.context},
+                     {"schedule", schedule},
                      {"microbatches", microbatches}, {"microbatch", microbatch},
                      {"threads", threads},           {"peer_threads", best},
                      {"jitter_ms", jitter_ms},       {"in_flight", config.parallel.in_flight}};
@@ -105,7 +106,7 @@ class PipelineBench {
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
       for (const auto& one : {schedule, other}) {
-        auto overrides = gpt(options_.stages, microbatches, microbatch, options_.steps);
+        auto overrides = gpt(options_.stages, options_.context, microbatches, microbatch, options_.steps);
         overrides.push_back("parallel.schedule=" + one);
         overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
         if (one == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
@@ -147,7 +148,7 @@ class PipelineBench {
   void plot() {
     fs::create_directories(options_.plot);
     for (const std::string schedule : {"gpipe", "1f1b", "arrival"}) {
-      auto overrides = gpt(options_.stages, 8, 1, 5);
+      auto overrides = gpt(options_.stages, options_.context, 8, 1, 5);
       overrides.push_back("parallel.schedule=" + schedule);
       overrides.push_back("log.trace_steps=1");
       overrides.push_back("log.trace_from=4");
@@ -198,7 +199,7 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
   fs::create_directories(folder);
   PipelineBench bench(options, folder);
   const auto wanted = [&](const char* name) { return options.only.empty() || options.only == name; };
-  const auto stages = fmt::format("gpt 25.5M, {} stages", options.stages);
+  const auto stages = fmt::format("gpt 25.5M, {} tokens, {} stages", options.context, options.stages);
   if (!options.plot.empty()) bench.plot();
   if (wanted("engine")) each(bench.engine());
   if (wanted("large")) each(bench.beside_torch(stages + ", 1f1b, 8 microbatches of 4", "1f1b", "1f1b", 8, 4, 0));

@@ -39,6 +39,7 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
       mesh_(make_mesh(config.parallel, world.size())),
       share_(share_of(config.train.batch, mesh_.replica_of(world.rank()), mesh_.replicas)),
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
+      device_trace_(device_, world.recorder()),
       executor_(world.recorder(), clock_, &carriers_),
       pieces_(microbatches(share_, config.train.microbatch)) {
   check_shares(config, *data.train, mesh_);
@@ -63,6 +64,9 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   stage_->model().initialize(static_cast<uint64_t>(config.train.seed));
   schedule_ = make_schedule(config.parallel.schedule, {stage_number(), mesh_.stages, static_cast<int>(pieces_.size())},
                             static_cast<int>(config.parallel.in_flight), config.parallel.deterministic);
+  // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
+  // waits there for another's work would be given its turns for nothing.
+  settles_ = schedule_->follows_arrivals() || shares_card(device_, world.local_size());
   join_groups();
   const auto allocate = [&](int64_t bytes, int tie) {
     const Group group = tie < 0 ? groups_.stage : groups_.ties[static_cast<size_t>(tie)];
@@ -106,9 +110,12 @@ void Trainer::join_groups() {
   const auto widest = static_cast<int64_t>(at::elementSize(value_type(config_.train.precision))) *
                       (config_.model.kind == ModelKind::gpt ? config_.model.context : 1) * config_.model.width;
   peers.message_bytes = widest * pieces_.front().count;
+  peers.device = device_;
+  peers.trace = &device_trace_;
   postbox_ = std::make_unique<Postbox>(communicator.open_mail(peers), world_.recorder(),
                                        PostboxOptions{world_.rank(), device_, config_.comm.jitter_ms * 1e-3,
-                                                      static_cast<uint64_t>(config_.train.seed + world_.rank())});
+                                                      static_cast<uint64_t>(config_.train.seed + world_.rank()),
+                                                      settles_});
   carriers_.postbox = postbox_.get();
 }
 
@@ -132,9 +139,9 @@ std::vector<TaskId> Trainer::add_receives(Graph& graph, uint16_t kind, size_t m)
     const int from = mesh_.rank_of(back ? crossings[i].to : crossings[i].from, replica);
     const MessageTag tag{kind, crossings[i].part, static_cast<int32_t>(m)};
     auto task = std::make_shared<TaskId>();
-    const auto box = postbox_->open(from, tag, [this, task, m, i, back](const at::Tensor& tensor, auto error) {
+    const auto box = postbox_->open(from, tag, [this, task, m, i, back](PendingTensor message, auto error) {
       auto& flight = flights_[m];
-      (back ? flight.gradients : flight.arrived)[i] = tensor;
+      (back ? flight.gradients : flight.arrived)[i] = std::move(message);
       executor_.complete(*task, error);
     });
     *task = graph.add(TaskKind::receive, static_cast<int32_t>(m), Lane::wire, [this, box] { postbox_->expect(box); });
@@ -201,7 +208,21 @@ Pass Trainer::pass_of(const at::Tensor& positions) const {
   return pass;
 }
 
+TraceSpan Trainer::on_card(const char* what, int64_t index) const {
+  return {.track = TraceTrack::card, .name = what, .index = index, .step = world_.recorder().step()};
+}
+
+// Only the pass that was given last may still be waiting on the card when the next one is chosen.
+void Trainer::finish_pass() {
+  if (!device_.is_cuda() || !settles_) return;
+  DeviceEvent pass;
+  pass.record(device_);
+  last_pass_.wait();
+  last_pass_ = std::move(pass);
+}
+
 void Trainer::forward(size_t m) {
+  const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   auto& flight = flights_[m];
   const int64_t before = counted_bytes();
   const auto count = [&] {
@@ -214,15 +235,11 @@ void Trainer::forward(size_t m) {
   auto& microbatch = loaded_.microbatches[m];
   flight.inputs.clear();
   if (stage_->first()) flight.inputs.push_back(on_device(microbatch.inputs));
-  for (auto& tensor : flight.arrived) {
-    flight.inputs.push_back(tensor.detach().requires_grad_(true));
-    tensor = at::Tensor();
-  }
+  for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
   flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch.positions));
   if (stage_->last()) {
     flight.loss = cross_entropy_sum(flight.outputs[0], on_device(microbatch.targets));
     flight.outputs.clear();
-    return count();
   }
   count();
   const int replica = mesh_.replica_of(world_.rank());
@@ -231,9 +248,11 @@ void Trainer::forward(size_t m) {
     postbox_->send(mesh_.rank_of(crossing.to, replica), {activation, crossing.part, static_cast<int32_t>(m)},
                    flight.outputs[i].detach());
   }
+  finish_pass();
 }
 
 void Trainer::backward(size_t m) {
+  const DeviceSpan span(&device_trace_, on_card("backward", static_cast<int64_t>(m)));
   auto& flight = flights_[m];
   const bool last = ++backwards_ == pieces_.size();
   sync_->begin_backward(last);
@@ -243,7 +262,9 @@ void Trainer::backward(size_t m) {
     loss_sum_ += flight.loss.detach() / items;
     flight.loss.backward(at::full({}, 1 / items, flight.loss.options()));
   } else {
-    torch::autograd::backward(flight.outputs, flight.gradients);
+    std::vector<at::Tensor> gradients;
+    for (auto& message : flight.gradients) gradients.push_back(message.take());
+    torch::autograd::backward(flight.outputs, gradients);
   }
   sync_->end_backward(last);
   const int replica = mesh_.replica_of(world_.rank());
@@ -255,9 +276,9 @@ void Trainer::backward(size_t m) {
   flight.inputs.clear();
   flight.outputs.clear();
   flight.loss = at::Tensor();
-  for (auto& tensor : flight.gradients) tensor = at::Tensor();
   kept_bytes_ -= flight.bytes;
   loaded_.microbatches[m] = {};
+  finish_pass();
 }
 
 void Trainer::reduce_totals(TaskId task) {
@@ -306,6 +327,7 @@ void Trainer::decide() {
 }
 
 void Trainer::update(size_t b) {
+  const DeviceSpan span(&device_trace_, on_card("optimize", static_cast<int64_t>(b)));
   auto& bucket = store_->buckets()[b];
   // An eager update comes before the decision that counts it.
   const int64_t number = progression_.updates + (eager_ ? 1 : 0);
@@ -332,6 +354,7 @@ StepReport Trainer::step(bool stop) {
   lr_ = learning_rate(config_.optimizer, progression_.step + 1, config_.train.steps);
   kept_bytes_ = most_kept_bytes_ = largest_flight_bytes_ = 0;
   executor_.run(step_graph_, *schedule_);
+  device_trace_.settle();
   ++progression_.step;
   world_.recorder().memory().set("activations", most_kept_bytes_);
 
@@ -401,8 +424,7 @@ void Trainer::evaluate_one(size_t m) {
   auto& flight = flights_[m];
   std::vector<at::Tensor> inputs;
   if (stage_->first()) inputs.push_back(on_device(batch.inputs));
-  for (auto& tensor : flight.arrived) inputs.push_back(std::move(tensor));
-  for (auto& tensor : flight.arrived) tensor = at::Tensor();
+  for (auto& message : flight.arrived) inputs.push_back(message.take());
   const auto outputs = stage_->forward(inputs, {});
   if (stage_->last()) {
     loss_sum_ += cross_entropy_sum(outputs[0], on_device(batch.targets)) / evaluated_items_;

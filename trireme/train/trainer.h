@@ -16,6 +16,7 @@
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/loader.h"
+#include "trireme/device/device_trace.h"
 #include "trireme/engine/executor.h"
 #include "trireme/nn/model.h"
 #include "trireme/observe/step_report.h"
@@ -71,7 +72,8 @@ class Trainer {
  private:
   // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
   struct Flight {
-    std::vector<at::Tensor> arrived, inputs, outputs, gradients;
+    std::vector<PendingTensor> arrived, gradients;
+    std::vector<at::Tensor> inputs, outputs;
     at::Tensor loss;
     int64_t bytes = 0;  // that the forward pass left behind
   };
@@ -92,6 +94,8 @@ class Trainer {
   void forward(size_t microbatch);
   void backward(size_t microbatch);
   void evaluate_one(size_t microbatch);
+  void finish_pass();
+  TraceSpan on_card(const char* what, int64_t index) const;
   void reduce_totals(TaskId task);
   void decide();
   void update(size_t bucket);
@@ -109,6 +113,7 @@ class Trainer {
   GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
+  DeviceTrace device_trace_;
   std::unique_ptr<Postbox> postbox_;  // none without other stages
 
   std::unique_ptr<Schedule> schedule_;
@@ -124,6 +129,8 @@ class Trainer {
   LoadedStep loaded_;
   std::vector<Flight> flights_;  // by microbatch
   size_t backwards_ = 0;         // done in this step
+  DeviceEvent last_pass_;        // on a card
+  bool settles_ = false;         // a pass is given to the card when its messages are there, and one at a time ahead
   at::Tensor loss_sum_;          // over this rank's samples, on the device
   double evaluated_items_ = 0;
   at::Tensor totals_;                // summed over ranks: loss, stop, squares of gradients, on the host

@@ -1,0 +1,204 @@
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/device/device_slots.h"
+
+namespace trireme {
+
+namespace {
+
+static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(SlotEnd::memory_handle));
+static_assert(sizeof(cudaIpcEventHandle_t) == sizeof(SlotEnd::event_handles[0]));
+
+// The events of one end, which records them; the other end waits for them.
+struct Events {
+  cudaEvent_t event[device_slots] = {};
+
+  void create(SlotEnd& end) {
+    for (uint32_t i = 0; i < device_slots; ++i) {
+      C10_CUDA_CHECK(cudaEventCreateWithFlags(&event[i], cudaEventDisableTiming | cudaEventInterprocess));
+      cudaIpcEventHandle_t handle;
+      C10_CUDA_CHECK(cudaIpcGetEventHandle(&handle, event[i]));
+      std::memcpy(end.event_handles[i], &handle, sizeof handle);
+      end.events[i] = event[i];
+    }
+  }
+
+  void open(const SlotEnd& end) {
+    for (uint32_t i = 0; i < device_slots; ++i) {
+      if (end.pid == getpid()) {
+        event[i] = static_cast<cudaEvent_t>(end.events[i]);
+        continue;
+      }
+      cudaIpcEventHandle_t handle;
+      std::memcpy(&handle, end.event_handles[i], sizeof handle);
+      C10_CUDA_CHECK(cudaIpcOpenEventHandle(&event[i], handle));
+    }
+  }
+
+  void destroy() {
+    for (auto& one : event) {
+      if (one) cudaEventDestroy(one);
+    }
+  }
+};
+
+}  // namespace
+
+struct SlotReceiver::State {
+  State(at::Device device, int64_t slot_bytes, DeviceTrace* trace)
+      : device(device),
+        slot_bytes(slot_bytes),
+        trace(trace),
+        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
+
+  const at::Device device;
+  const int64_t slot_bytes;
+  DeviceTrace* const trace;
+  const c10::cuda::CUDAStream stream;
+  void* memory = nullptr;
+  Events emptied, filled;
+  SlotEnd end;
+  bool met = false, sender_here = false, sender_left = false;
+};
+
+SlotReceiver::SlotReceiver(at::Device device, int64_t slot_bytes, DeviceTrace* trace)
+    : state_(std::make_unique<State>(device, slot_bytes, trace)) {
+  const c10::cuda::CUDAGuard guard(device);
+  const auto bytes = static_cast<size_t>(slot_bytes) * device_slots;
+  C10_CUDA_CHECK(cudaMalloc(&state_->memory, bytes));
+  cudaIpcMemHandle_t handle;
+  C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, state_->memory));
+  auto& end = state_->end;
+  std::memcpy(end.memory_handle, &handle, sizeof handle);
+  end.memory = state_->memory;
+  end.pid = getpid();
+  state_->emptied.create(end);
+}
+
+SlotReceiver::~SlotReceiver() {
+  const c10::cuda::CUDAGuard guard(state_->device);
+  // Memory that another process still maps must not be freed under it; it goes with this process.
+  if (state_->met && !state_->sender_left) return;
+  cudaFree(state_->memory);
+  state_->emptied.destroy();
+  if (!state_->sender_here) state_->filled.destroy();
+}
+
+const SlotEnd& SlotReceiver::end() const { return state_->end; }
+void SlotReceiver::sender_left() { state_->sender_left = true; }
+
+void SlotReceiver::meet(const SlotEnd& sender) {
+  if (state_->met) return;
+  const c10::cuda::CUDAGuard guard(state_->device);
+  state_->filled.open(sender);
+  state_->sender_here = sender.pid == getpid();
+  state_->met = true;
+}
+
+at::Tensor SlotReceiver::allocate(at::IntArrayRef shape, at::ScalarType dtype) const {
+  const c10::cuda::CUDAStreamGuard guard(state_->stream);
+  return at::empty(shape, at::TensorOptions().dtype(dtype).device(state_->device));
+}
+
+void SlotReceiver::empty(uint32_t slot, const at::Tensor& tensor, int64_t offset, int64_t bytes,
+                         const TraceSpan& about) {
+  const c10::cuda::CUDAStreamGuard guard(state_->stream);
+  C10_CUDA_CHECK(cudaStreamWaitEvent(state_->stream, state_->filled.event[slot]));
+  if (bytes > 0) {
+    const DeviceSpan span(state_->trace, about);
+    C10_CUDA_CHECK(cudaMemcpyAsync(static_cast<std::byte*>(tensor.data_ptr()) + offset,
+                                   static_cast<std::byte*>(state_->memory) + slot * state_->slot_bytes,
+                                   static_cast<size_t>(bytes), cudaMemcpyDefault, state_->stream));
+  }
+  C10_CUDA_CHECK(cudaEventRecord(state_->emptied.event[slot], state_->stream));
+}
+
+DeviceEvent SlotReceiver::emptied() const {
+  const c10::cuda::CUDAStreamGuard guard(state_->stream);
+  DeviceEvent event;
+  event.record(state_->device);
+  return event;
+}
+
+struct SlotSender::State {
+  State(at::Device device, int64_t slot_bytes, DeviceTrace* trace)
+      : device(device),
+        slot_bytes(slot_bytes),
+        trace(trace),
+        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
+
+  const at::Device device;
+  const int64_t slot_bytes;
+  DeviceTrace* const trace;
+  const c10::cuda::CUDAStream stream;
+  std::byte* memory = nullptr;
+  Events filled, emptied;
+  SlotEnd end;
+  bool receiver_here = false;
+};
+
+SlotSender::SlotSender(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+std::unique_ptr<SlotSender> SlotSender::meet(at::Device device, const SlotEnd& receiver, int64_t slot_bytes,
+                                             DeviceTrace* trace) {
+  auto state = std::make_unique<State>(device, slot_bytes, trace);
+  const c10::cuda::CUDAGuard guard(device);
+  state->receiver_here = receiver.pid == getpid();
+  if (state->receiver_here) {
+    state->memory = static_cast<std::byte*>(receiver.memory);
+  } else {
+    cudaIpcMemHandle_t handle;
+    std::memcpy(&handle, receiver.memory_handle, sizeof handle);
+    void* memory = nullptr;
+    const auto code = cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
+    if (code == cudaErrorPeerAccessUnsupported || code == cudaErrorTooManyPeers || code == cudaErrorInvalidDevice ||
+        code == cudaErrorMapBufferObjectFailed) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    C10_CUDA_CHECK(code);
+    state->memory = static_cast<std::byte*>(memory);
+  }
+  state->emptied.open(receiver);
+  state->end.pid = getpid();
+  state->filled.create(state->end);
+  return std::unique_ptr<SlotSender>(new SlotSender(std::move(state)));
+}
+
+SlotSender::~SlotSender() {
+  const c10::cuda::CUDAGuard guard(state_->device);
+  cudaStreamSynchronize(state_->stream);
+  if (!state_->receiver_here) {
+    cudaIpcCloseMemHandle(state_->memory);
+    state_->emptied.destroy();
+  }
+  // `filled` is left to the process's end: the receiver may not have waited for it yet.
+}
+
+const SlotEnd& SlotSender::end() const { return state_->end; }
+
+void SlotSender::fill(uint32_t slot, const at::Tensor& tensor, int64_t offset, int64_t bytes, const DeviceEvent& ready,
+                      const TraceSpan& about) {
+  const c10::cuda::CUDAStreamGuard guard(state_->stream);
+  ready.block(state_->device);
+  C10_CUDA_CHECK(cudaStreamWaitEvent(state_->stream, state_->emptied.event[slot]));
+  if (bytes > 0) {
+    const DeviceSpan span(state_->trace, about);
+    C10_CUDA_CHECK(cudaMemcpyAsync(state_->memory + slot * state_->slot_bytes,
+                                   static_cast<const std::byte*>(tensor.const_data_ptr()) + offset,
+                                   static_cast<size_t>(bytes), cudaMemcpyDefault, state_->stream));
+    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), state_->stream);
+  }
+  C10_CUDA_CHECK(cudaEventRecord(state_->filled.event[slot], state_->stream));
+}
+
+}  // namespace trireme
