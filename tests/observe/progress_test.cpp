@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
 #include <unistd.h>
 
@@ -134,11 +135,18 @@ class PseudoTerminal {
     for (const int descriptor : {before_, slave_, master_}) close(descriptor);
   }
 
-  // What was shown since the last call. A terminal makes "\r\n" of every newline.
+  // What was shown since the last call. A terminal makes "\r\n" of every newline. The kernel hands it over in pieces,
+  // a moment later: all has come when nothing has for a while.
   std::string shown() {
-    std::string text(4096, '\0');
-    const ssize_t size = read(master_, text.data(), text.size());
-    text.resize(size > 0 ? static_cast<size_t>(size) : 0);
+    constexpr int quiet_ms = 20;
+    std::string text;
+    pollfd ready{master_, POLLIN, 0};
+    while (poll(&ready, 1, quiet_ms) > 0) {
+      char piece[4096];
+      const ssize_t size = read(master_, piece, sizeof piece);
+      if (size <= 0) break;
+      text.append(piece, static_cast<size_t>(size));
+    }
     return text;
   }
 
