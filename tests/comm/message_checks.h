@@ -63,13 +63,12 @@ inline void check_messages(Communicator& communicator, Recorder& recorder, doubl
     int missing = (size - 1) * microbatches;
     for (const int from : peers.from) {
       for (int32_t m = microbatches - 1; m >= 0; --m) {
-        const auto box =
-            postbox.open(from, {1, 0, m}, [&, from, m](PendingTensor message, std::exception_ptr error) {
-              std::lock_guard lock(mutex);
-              if (!error) got[static_cast<size_t>(from)][static_cast<size_t>(m)] = message.take();
-              --missing;
-              changed.notify_one();
-            });
+        const auto box = postbox.open(from, {1, 0, m}, [&, from, m](PendingTensor message, std::exception_ptr error) {
+          std::lock_guard lock(mutex);
+          if (!error) got[static_cast<size_t>(from)][static_cast<size_t>(m)] = message.take();
+          --missing;
+          changed.notify_one();
+        });
         postbox.expect(box);
       }
     }

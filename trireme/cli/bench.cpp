@@ -30,7 +30,8 @@ void add_pipeline(CLI::App& command, Action& chosen) {
   pipeline->add_option("--context", options->context, "Tokens of a sequence")
       ->capture_default_str()
       ->check(CLI::Range(8, 4096));
-  pipeline->add_option("--peer-threads", options->peer_threads, "Threads of each of the peer's stages; 0: find the best")
+  pipeline
+      ->add_option("--peer-threads", options->peer_threads, "Threads of each of the peer's stages; 0: find the best")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   pipeline->add_option("--jitter-ms", options->jitter_ms, "Longest delay of a message in the case with delays")

@@ -123,7 +123,8 @@ void Postbox::expect(Box box) {
   slot.arrived(std::move(message), failure);
 }
 
-// A buffer that nobody holds any more, or a new one. For a card torch keeps pinned ones, and knows what copies read them.
+// A buffer that nobody holds any more, or a new one. For a card torch keeps pinned ones, and knows what copies read
+// them.
 at::Tensor Postbox::take_buffer(const MessageHeader& header) {
   if (!options_.device.is_cpu()) return host_memory(header.shape(), header.dtype, options_.device);
   for (auto& buffer : buffers_) {
@@ -215,8 +216,7 @@ bool Postbox::deliver_due() {
   while (true) {
     std::unique_lock lock(mutex_);
     const int64_t now = monotonic_ns();
-    const auto due =
-        std::find_if(delayed_.begin(), delayed_.end(), [&](const auto& one) { return is_due(one, now); });
+    const auto due = std::find_if(delayed_.begin(), delayed_.end(), [&](const auto& one) { return is_due(one, now); });
     if (due == delayed_.end()) return any;
     const auto first = std::find_if(delayed_.begin(), due, [&](const auto& one) { return one.box == due->box; });
     Delayed next = std::move(*first);

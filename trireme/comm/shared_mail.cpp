@@ -34,8 +34,8 @@ struct SharedMail::Ring {
   alignas(128) std::atomic<uint32_t> taken;
   std::atomic<uint32_t> starving;  // the sender waits for a free slot
   int64_t slot_bytes, device_slot_bytes;
-  SlotEnd receiver, sender;                // on the card; without one no process is named there
-  std::atomic<uint32_t> sender_left;       // of the card's memory
+  SlotEnd receiver, sender;           // on the card; without one no process is named there
+  std::atomic<uint32_t> sender_left;  // of the card's memory
   alignas(128) Slot slot[slots];
 
   std::byte* data(uint32_t index) { return reinterpret_cast<std::byte*>(this + 1) + (index % slots) * slot_bytes; }
@@ -72,7 +72,7 @@ struct SharedMail::Incoming {
   std::shared_ptr<Segment> memory;
   Ring* ring = nullptr;
   std::unique_ptr<SlotReceiver> device;
-  at::Tensor arriving;  // on the card
+  at::Tensor arriving;         // on the card
   std::byte* place = nullptr;  // where the message goes that is arriving now
 };
 
@@ -176,8 +176,8 @@ bool SharedMail::put_down(Outgoing& way, Message& message) {
     slot.header = message.header;
     slot.offset = message.offset;
     slot.on_device = message.tensor.is_cuda();
-    slot.bytes = std::min(slot.on_device ? ring.device_slot_bytes : ring.slot_bytes,
-                          message.header.bytes - message.offset);
+    slot.bytes =
+        std::min(slot.on_device ? ring.device_slot_bytes : ring.slot_bytes, message.header.bytes - message.offset);
     if (slot.on_device) {
       way.device->fill(put % slots, message.tensor, message.offset, slot.bytes, message.ready,
                        copying("copy out", message.header));

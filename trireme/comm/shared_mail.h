@@ -1,7 +1,7 @@
 // Messages through memory that two ranks of one host share: for each pair a ring of slots, into which the sender copies
-// and from which the receiver copies. A message longer than a slot takes several. The slots for tensors of a card lie on
-// the receiver's card (device/device_slots); then only headers pass through the host. A rank whose ring is empty, or full,
-// sleeps until its bell is rung.
+// and from which the receiver copies. A message longer than a slot takes several. The slots for tensors of a card lie
+// on the receiver's card (device/device_slots); then only headers pass through the host. A rank whose ring is empty, or
+// full, sleeps until its bell is rung.
 #pragma once
 
 #include <deque>

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace trireme {
@@ -34,11 +35,59 @@ struct Head {
 };
 static_assert(sizeof(Head) <= c10::gAlignment);
 
+// Large blocks that were freed, by size. A step frees and takes the same sizes over and over: what malloc does each
+// time to search, split and join them would be done by one thread while the others wait.
+class SpareBlocks {
+ public:
+  static constexpr size_t least = 32 << 10;
+#ifdef TRIREME_SANITIZED
+  static constexpr size_t most_held = 0;  // a sanitizer wants to see every free
+#else
+  static constexpr size_t most_held = 1 << 30;
+#endif
+
+  void* take(size_t bytes) {
+    std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(bytes);
+    if (found == blocks_.end() || found->second.empty()) return nullptr;
+    void* block = found->second.back();
+    found->second.pop_back();
+    held_ -= bytes;
+    return block;
+  }
+
+  bool give(void* block, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (held_ + bytes > most_held) return false;
+    blocks_[bytes].push_back(block);
+    held_ += bytes;
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<size_t, std::vector<void*>> blocks_;
+  size_t held_ = 0;
+};
+
+SpareBlocks& spare_blocks() {
+  static auto& spare = *new SpareBlocks;  // tensors may be freed after everything else
+  return spare;
+}
+
+// What is asked of malloc for a tensor of so many bytes: whole pages for large ones.
+size_t block_bytes(size_t bytes) {
+  const size_t with_head = bytes + c10::gAlignment;
+  return with_head < SpareBlocks::least ? with_head : (with_head + 4095) / 4096 * 4096;
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU)};
-    auto* block = static_cast<char*>(c10::alloc_cpu(bytes + c10::gAlignment));
+    const size_t size = block_bytes(bytes);
+    void* spare = size < SpareBlocks::least ? nullptr : spare_blocks().take(size);
+    auto* block = static_cast<char*>(spare ? spare : c10::alloc_cpu(size));
     auto& counter = counter_of_thread();
     counter.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     new (block) Head{static_cast<int64_t>(bytes), &counter};
@@ -58,7 +107,8 @@ class CountingAllocator final : public c10::Allocator {
     auto* block = static_cast<char*>(data) - c10::gAlignment;
     const auto* head = reinterpret_cast<const Head*>(block);
     head->counter->fetch_sub(head->bytes, std::memory_order_relaxed);
-    c10::free_cpu(block);
+    const size_t size = block_bytes(static_cast<size_t>(head->bytes));
+    if (size < SpareBlocks::least || !spare_blocks().give(block, size)) c10::free_cpu(block);
   }
 };
 

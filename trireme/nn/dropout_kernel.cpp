@@ -1,29 +1,32 @@
 #include "trireme/nn/dropout_kernel.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
+#include "trireme/nn/on_threads.h"
 
 namespace trireme {
 
 namespace {
 
+constexpr int64_t grain = 16384;  // elements that are worth a thread
+
 template <class T>
-void drop_cpu(const T* x, T* y, const uint64_t* keys, int64_t samples, int64_t elements, uint32_t threshold,
+void drop_cpu(const at::Tensor& x, const at::Tensor& y, const uint64_t* keys, int64_t elements, uint32_t threshold,
               double scale) {
-  at::parallel_for(0, samples, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, elements)),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t sample = begin; sample < end; ++sample) {
-                       const Key key{keys[sample]};
-                       const T* from = x + sample * elements;
-                       T* to = y + sample * elements;
-                       const T keep = static_cast<T>(scale), none = static_cast<T>(0);
-                       for (int64_t i = 0; i < elements; ++i)
-                         to[i] = from[i] * (bits32(key, static_cast<uint32_t>(i)) >= threshold ? keep : none);
-                     }
-                   });
+  const T* from = x.const_data_ptr<T>();
+  T* to = y.mutable_data_ptr<T>();
+  const T keep = static_cast<T>(scale), none = static_cast<T>(0);
+  on_threads(y, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t sample = begin / elements; sample * elements < end; ++sample) {
+      const Key key{keys[sample]};
+      const int64_t start = sample * elements;
+      const int64_t first = std::max(begin, start), last = std::min(end, start + elements);
+      for (int64_t i = first; i < last; ++i)
+        to[i] = from[i] * (bits32(key, static_cast<uint32_t>(i - start)) >= threshold ? keep : none);
+    }
+  });
 }
 
 }  // namespace
@@ -46,8 +49,7 @@ at::Tensor drop(const at::Tensor& x_any, double probability, Key key, const at::
     return y;
   }
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "drop", [&] {
-    drop_cpu(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(),
-             reinterpret_cast<const uint64_t*>(keys.data_ptr<int64_t>()), count, elements, threshold, scale);
+    drop_cpu<scalar_t>(x, y, reinterpret_cast<const uint64_t*>(keys.data_ptr<int64_t>()), elements, threshold, scale);
   });
   return y;
 }

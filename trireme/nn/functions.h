@@ -1,5 +1,5 @@
-// The differentiable operations that we do not leave to torch, above all those that touch parameters. Their backward passes write parameter gradients straight into
-// the parameters' slots; only input gradients travel through autograd.
+// The differentiable operations that we do not leave to torch, above all those that touch parameters. Their backward
+// passes write parameter gradients straight into the parameters' slots; only input gradients travel through autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,10 +1,11 @@
 #include "trireme/nn/gelu_kernel.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <bit>
 #include <cstring>
+
+#include "trireme/nn/on_threads.h"
 
 namespace trireme {
 
@@ -92,7 +93,9 @@ void gradients_plain(const float* x, const float* g, float* y, int64_t n) { loop
 TRIREME_AVX2 void values_256(const float* x, const float* g, float* y, int64_t n) { loop<Value, 32>(x, g, y, n); }
 TRIREME_AVX2 void gradients_256(const float* x, const float* g, float* y, int64_t n) { loop<Gradient, 32>(x, g, y, n); }
 TRIREME_AVX512 void values_512(const float* x, const float* g, float* y, int64_t n) { loop<Value, 64>(x, g, y, n); }
-TRIREME_AVX512 void gradients_512(const float* x, const float* g, float* y, int64_t n) { loop<Gradient, 64>(x, g, y, n); }
+TRIREME_AVX512 void gradients_512(const float* x, const float* g, float* y, int64_t n) {
+  loop<Gradient, 64>(x, g, y, n);
+}
 
 // The widest of the three that this processor runs.
 Kernel widest(Kernel plain, Kernel wide, Kernel widest) {
@@ -112,7 +115,7 @@ at::Tensor run(Kernel kernel, const at::Tensor& x, const at::Tensor& g) {
   const auto* from = x.const_data_ptr<float>();
   const auto* by = g.defined() ? g.const_data_ptr<float>() : nullptr;
   auto* to = y.mutable_data_ptr<float>();
-  at::parallel_for(0, x.numel(), grain, [&](int64_t begin, int64_t end) {
+  on_threads(y, grain, [&](int64_t begin, int64_t end) {
     kernel(from + begin, by ? by + begin : nullptr, to + begin, end - begin);
   });
   return y;

@@ -1,6 +1,5 @@
 #include "trireme/nn/model.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
@@ -8,6 +7,7 @@
 #include <unordered_set>
 
 #include "trireme/base/error.h"
+#include "trireme/nn/on_threads.h"
 
 namespace trireme {
 
@@ -86,7 +86,7 @@ void Model::initialize(uint64_t seed) {
     const Key key = Key{seed}.with("init").with(parameter->name);
     auto values = at::empty(parameter->value.sizes(), at::kDouble);
     auto* data = values.data_ptr<double>();
-    at::parallel_for(0, values.numel(), 16384, [&](int64_t begin, int64_t end) {
+    on_threads(values, 16384, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) data[i] = draw(parameter->initial, key, i);
     });
     parameter->value.copy_(values);

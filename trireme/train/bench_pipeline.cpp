@@ -76,11 +76,10 @@ class PipelineBench {
     line.bench = "pipeline";
     line.bench_case = name;
     line.peer_name = fmt::format("torch.distributed.pipelining {} (Gloo)", peer_schedule);
-    line.settings = {{"stages", options_.stages},    {"context", options_.context},
-                     {"schedule", schedule},
-                     {"microbatches", microbatches}, {"microbatch", microbatch},
-                     {"threads", threads},           {"peer_threads", best},
-                     {"jitter_ms", jitter_ms},       {"in_flight", config.parallel.in_flight}};
+    line.settings = {
+        {"stages", options_.stages},    {"context", options_.context}, {"schedule", schedule},
+        {"microbatches", microbatches}, {"microbatch", microbatch},    {"threads", threads},
+        {"peer_threads", best},         {"jitter_ms", jitter_ms},      {"in_flight", config.parallel.in_flight}};
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
       const auto mine = run_ours(options_.stages, overrides, next_run());
@@ -202,7 +201,7 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
   const auto stages = fmt::format("gpt 25.5M, {} tokens, {} stages", options.context, options.stages);
   if (!options.plot.empty()) bench.plot();
   if (wanted("engine")) each(bench.engine());
-  if (wanted("large")) each(bench.beside_torch(stages + ", 1f1b, 8 microbatches of 4", "1f1b", "1f1b", 8, 4, 0));
+  if (wanted("large")) each(bench.beside_torch(stages + ", 1f1b, 8 microbatches of 8", "1f1b", "1f1b", 8, 8, 0));
   if (wanted("small")) each(bench.beside_torch(stages + ", 1f1b, 16 microbatches of 1", "1f1b", "1f1b", 16, 1, 0));
   if (wanted("jitter")) {
     const auto delays = fmt::format(", 16 microbatches of 1, 0-{} ms on every message", options.jitter_ms);

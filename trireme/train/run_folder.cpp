@@ -118,9 +118,9 @@ std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& sta
   }
   text += fmt::format("schedule: {}\nstages:\n", trainer.schedule().name());
   for (const auto& stage : stages) {
-    text += fmt::format("  - {{stage: {}, first: {}, last: {}, layers: {}, parameters: {}, in_flight: {}, bytes: {}}}\n",
-                        stage.stage, stage.first, stage.last, stage.layers, stage.parameters, stage.in_flight,
-                        stage.total_bytes());
+    text += fmt::format(
+        "  - {{stage: {}, first: {}, last: {}, layers: {}, parameters: {}, in_flight: {}, bytes: {}}}\n", stage.stage,
+        stage.first, stage.last, stage.layers, stage.parameters, stage.in_flight, stage.total_bytes());
   }
   text += "buckets:  # of the first stage's gradients, in the order in which they are reduced\n";
   for (const auto& bucket : trainer.store().buckets()) {

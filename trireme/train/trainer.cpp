@@ -112,17 +112,16 @@ void Trainer::join_groups() {
   peers.message_bytes = widest * pieces_.front().count;
   peers.device = device_;
   peers.trace = &device_trace_;
-  postbox_ = std::make_unique<Postbox>(communicator.open_mail(peers), world_.recorder(),
-                                       PostboxOptions{world_.rank(), device_, config_.comm.jitter_ms * 1e-3,
-                                                      static_cast<uint64_t>(config_.train.seed + world_.rank()),
-                                                      settles_});
+  postbox_ =
+      std::make_unique<Postbox>(communicator.open_mail(peers), world_.recorder(),
+                                PostboxOptions{world_.rank(), device_, config_.comm.jitter_ms * 1e-3,
+                                               static_cast<uint64_t>(config_.train.seed + world_.rank()), settles_});
   carriers_.postbox = postbox_.get();
 }
 
 std::string Trainer::brief() const {
-  const auto parts = mesh_.stages == 1
-                         ? fmt::format("and {} buckets", store_->buckets().size())
-                         : fmt::format("as {} stages of {} replica(s)", mesh_.stages, mesh_.replicas);
+  const auto parts = mesh_.stages == 1 ? fmt::format("and {} buckets", store_->buckets().size())
+                                       : fmt::format("as {} stages of {} replica(s)", mesh_.stages, mesh_.replicas);
   return fmt::format("{} parameters in {} layers {} on {}; {} rank(s) by {}, {} samples a step",
                      human_count(static_cast<double>(model_parameters_)), model_layers_, parts, describe(device_),
                      world_.size(), world_.communicator().transport_name(), config_.train.batch);
