@@ -91,8 +91,8 @@ SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number,
     way->ring->slot_bytes = slot_bytes;
     if (peers.device.is_cuda()) {
       way->ring->device_slot_bytes = slot_bytes_for(peers, most_device_slot_bytes);
-      way->device = std::make_unique<SlotReceiver>(peers.device, way->ring->device_slot_bytes, peers.trace);
-      way->ring->receiver = way->device->end();
+      way->device = SlotReceiver::make(peers.device, way->ring->device_slot_bytes, peers.trace);
+      if (way->device) way->ring->receiver = way->device->end();
     }
     incoming_.emplace(from, std::move(way));
   }
@@ -116,8 +116,9 @@ void SharedMail::connect() {
     way->ring = reinterpret_cast<Ring*>(way->memory->data());
     way->to = to;
     auto& ring = *way->ring;
-    if (peers_.device.is_cuda() && ring.receiver.pid != 0) {
-      way->device = SlotSender::meet(peers_.device, ring.receiver, ring.device_slot_bytes, peers_.trace);
+    if (peers_.device.is_cuda()) {
+      if (ring.receiver.pid != 0)
+        way->device = SlotSender::meet(peers_.device, ring.receiver, ring.device_slot_bytes, peers_.trace);
       if (way->device) {
         ring.sender = way->device->end();
       } else {
@@ -240,7 +241,8 @@ void SharedMail::sleep(int64_t deadline_ns) {
   auto& lane = group_->lane(rank_);
   lane.listening.fetch_add(1, std::memory_order_seq_cst);
   const int64_t left_ns = deadline_ns - monotonic_ns();
-  if (left_ns > 0 && lane.bell.load(std::memory_order_seq_cst) == seen_) futex_wait(lane.bell, seen_, left_ns);
+  const uint32_t seen = seen_.load();
+  if (left_ns > 0 && lane.bell.load(std::memory_order_seq_cst) == seen) futex_wait(lane.bell, seen, left_ns);
   lane.listening.fetch_sub(1, std::memory_order_seq_cst);
 }
 

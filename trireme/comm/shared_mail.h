@@ -4,6 +4,7 @@
 // full, sleeps until its bell is rung.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -46,7 +47,7 @@ class SharedMail final : public Mail {
   const int rank_;
   const int number_;
   const MailPeers peers_;
-  uint32_t seen_ = 0;  // of the bell, before the last poll
+  std::atomic<uint32_t> seen_{0};  // of the bell, before the last poll by any thread
   std::map<int, std::unique_ptr<Outgoing>> outgoing_;
   std::map<int, std::unique_ptr<Incoming>> incoming_;
 };

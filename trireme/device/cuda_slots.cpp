@@ -70,18 +70,25 @@ struct SlotReceiver::State {
   bool met = false, sender_here = false, sender_left = false;
 };
 
-SlotReceiver::SlotReceiver(at::Device device, int64_t slot_bytes, DeviceTrace* trace)
-    : state_(std::make_unique<State>(device, slot_bytes, trace)) {
+SlotReceiver::SlotReceiver(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+std::unique_ptr<SlotReceiver> SlotReceiver::make(at::Device device, int64_t slot_bytes, DeviceTrace* trace) {
+  auto state = std::make_unique<State>(device, slot_bytes, trace);
   const c10::cuda::CUDAGuard guard(device);
-  const auto bytes = static_cast<size_t>(slot_bytes) * device_slots;
-  C10_CUDA_CHECK(cudaMalloc(&state_->memory, bytes));
+  C10_CUDA_CHECK(cudaMalloc(&state->memory, static_cast<size_t>(slot_bytes) * device_slots));
   cudaIpcMemHandle_t handle;
-  C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, state_->memory));
-  auto& end = state_->end;
-  std::memcpy(end.memory_handle, &handle, sizeof handle);
-  end.memory = state_->memory;
-  end.pid = getpid();
-  state_->emptied.create(end);
+  if (const auto code = cudaIpcGetMemHandle(&handle, state->memory); code == cudaErrorNotSupported) {
+    cudaGetLastError();
+    cudaFree(state->memory);
+    return nullptr;
+  } else {
+    C10_CUDA_CHECK(code);
+  }
+  std::memcpy(state->end.memory_handle, &handle, sizeof handle);
+  state->end.memory = state->memory;
+  state->end.pid = getpid();
+  state->emptied.create(state->end);
+  return std::unique_ptr<SlotReceiver>(new SlotReceiver(std::move(state)));
 }
 
 SlotReceiver::~SlotReceiver() {

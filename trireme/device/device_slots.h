@@ -28,7 +28,8 @@ struct SlotEnd {
 
 class SlotReceiver {
  public:
-  SlotReceiver(at::Device device, int64_t slot_bytes, DeviceTrace* trace);
+  // Null where the driver does not let processes share a card's memory.
+  static std::unique_ptr<SlotReceiver> make(at::Device device, int64_t slot_bytes, DeviceTrace* trace);
   ~SlotReceiver();
 
   const SlotEnd& end() const;
@@ -44,6 +45,7 @@ class SlotReceiver {
 
  private:
   struct State;
+  explicit SlotReceiver(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -195,7 +195,8 @@ void Trainer::build_step() {
 
 at::Tensor Trainer::on_device(const at::Tensor& tensor) const {
   const auto type = tensor.is_floating_point() ? value_type(config_.train.precision) : tensor.scalar_type();
-  return tensor.to(device_, type, /*non_blocking=*/true);
+  // From pinned memory, so that the copy takes its turn on the card and not on this thread.
+  return (device_.is_cuda() ? tensor.pin_memory() : tensor).to(device_, type, /*non_blocking=*/true);
 }
 
 Pass Trainer::pass_of(const at::Tensor& positions) const {
@@ -221,7 +222,6 @@ void Trainer::finish_pass() {
 }
 
 void Trainer::forward(size_t m) {
-  const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   auto& flight = flights_[m];
   const int64_t before = counted_bytes();
   const auto count = [&] {
@@ -235,6 +235,7 @@ void Trainer::forward(size_t m) {
   flight.inputs.clear();
   if (stage_->first()) flight.inputs.push_back(on_device(microbatch.inputs));
   for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
+  const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch.positions));
   if (stage_->last()) {
     flight.loss = cross_entropy_sum(flight.outputs[0], on_device(microbatch.targets));
@@ -251,8 +252,10 @@ void Trainer::forward(size_t m) {
 }
 
 void Trainer::backward(size_t m) {
-  const DeviceSpan span(&device_trace_, on_card("backward", static_cast<int64_t>(m)));
   auto& flight = flights_[m];
+  std::vector<at::Tensor> gradients;
+  for (auto& message : flight.gradients) gradients.push_back(message.take());
+  const DeviceSpan span(&device_trace_, on_card("backward", static_cast<int64_t>(m)));
   const bool last = ++backwards_ == pieces_.size();
   sync_->begin_backward(last);
   if (stage_->last()) {
@@ -261,9 +264,8 @@ void Trainer::backward(size_t m) {
     loss_sum_ += flight.loss.detach() / items;
     flight.loss.backward(at::full({}, 1 / items, flight.loss.options()));
   } else {
-    std::vector<at::Tensor> gradients;
-    for (auto& message : flight.gradients) gradients.push_back(message.take());
     torch::autograd::backward(flight.outputs, gradients);
+    gradients.clear();
   }
   sync_->end_backward(last);
   const int replica = mesh_.replica_of(world_.rank());
