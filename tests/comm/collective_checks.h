@@ -121,6 +121,76 @@ inline void check_all_gather(Communicator& communicator, at::ScalarType dtype, i
   expect_equal(communicator, mine, all[static_cast<size_t>(communicator.rank())], "the input of all_gather");
 }
 
+// Parts of random lengths, some empty; the same on all ranks.
+inline Offsets random_parts(int64_t count, int ranks, std::mt19937_64& random) {
+  Offsets offsets{0};
+  for (int rank = 1; rank < ranks; ++rank)
+    offsets.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(count + 1)));
+  offsets.push_back(count);
+  std::sort(offsets.begin(), offsets.end());
+  return offsets;
+}
+
+// To the root, and scattered and gathered again, in even parts and in others. Of integers, so that sums are exact.
+inline void check_parts(Communicator& communicator, at::ScalarType dtype, int64_t count, const at::Tensor& place) {
+  const int rank = communicator.rank(), size = communicator.size();
+  std::vector<at::Tensor> all;
+  const auto content = [&](int r) {
+    return at::arange(count, at::kLong).mul_(3).add_(5 * r).remainder_(7).sub_(3).to(dtype);
+  };
+  for (int r = 0; r < size; ++r) all.push_back(content(r));
+  std::mt19937_64 random(static_cast<uint64_t>(count));
+  for (const auto op : reduce_ops) {
+    const auto expected = reduced(all, op);
+    const int root = static_cast<int>(random() % static_cast<uint64_t>(size));
+    place.copy_(all[static_cast<size_t>(rank)]);
+    communicator.wait(communicator.reduce(place, op, root, "check reduce"));
+    if (rank == root) expect_equal(communicator, place, expected, fmt::format("reduce of {} to {}", count, root));
+    for (const bool even : {true, false}) {
+      const auto parts = even ? Offsets{} : random_parts(count, size, random);
+      place.copy_(all[static_cast<size_t>(rank)]);
+      communicator.wait(communicator.reduce_scatter(place, op, "check reduce_scatter", {}, everybody, parts));
+      const auto known = even ? even_parts(count, size, static_cast<int64_t>(place.element_size())) : parts;
+      const auto mine = [&](const at::Tensor& tensor) {
+        return tensor.slice(0, known[static_cast<size_t>(rank)], known[static_cast<size_t>(rank) + 1]);
+      };
+      expect_equal(communicator, mine(place), mine(expected), fmt::format("reduce_scatter of {}", count));
+      communicator.wait(communicator.gather_parts(place, "check gather_parts", {}, everybody, parts));
+      expect_equal(communicator, place, expected, fmt::format("gather_parts of {}", count));
+    }
+  }
+}
+
+// Equal parts, and of random lengths for every pair.
+inline void check_all_to_all(Communicator& communicator, at::ScalarType dtype, int64_t most) {
+  const int rank = communicator.rank(), size = communicator.size();
+  std::mt19937_64 random(static_cast<uint64_t>(most));
+  for (const bool even : {true, false}) {
+    std::vector<std::vector<int64_t>> counts(static_cast<size_t>(size));  // [from][to]
+    for (auto& row : counts) {
+      for (int to = 0; to < size; ++to)
+        row.push_back(even ? most : static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)));
+    }
+    const auto content = [&](int from, int to) {
+      const auto count = counts[static_cast<size_t>(from)][static_cast<size_t>(to)];
+      return at::arange(count, at::kLong).add_(from * 11 + to * 5).remainder_(100).to(dtype);
+    };
+    std::vector<at::Tensor> given, taken;
+    Offsets give{0}, take{0};
+    for (int r = 0; r < size; ++r) {
+      given.push_back(content(rank, r));
+      taken.push_back(content(r, rank));
+      give.push_back(give.back() + given.back().numel());
+      take.push_back(take.back() + taken.back().numel());
+    }
+    auto output = at::full({take.back()}, 9, dtype);
+    const auto input = at::cat(given);
+    communicator.wait(even ? communicator.all_to_all(input, output, "check all_to_all")
+                           : communicator.all_to_all(input, output, "check all_to_all", {}, everybody, give, take));
+    expect_equal(communicator, output, at::cat(taken), fmt::format("all_to_all of {} at most", most));
+  }
+}
+
 // Small integers, so that a sum over few ranks is exact in every type, in any order.
 inline at::Tensor small_integers(int rank, int64_t salt, at::ScalarType dtype, int64_t count) {
   return at::arange(count, at::kLong).mul_(3).add_(5 * rank + salt).remainder_(7).sub_(3).to(dtype);
@@ -218,6 +288,16 @@ inline std::vector<Disagreement> disagreements() {
        "max, Int"},
       {"root", from(0), from(1), "broadcast(from rank 0, Float, 4 elements)",
        "broadcast(from rank 1, Float, 4 elements)"},
+      {"parts", [](Communicator& to) { return to.reduce_scatter(at::ones({8}), ReduceOp::sum, "a"); },
+       [](Communicator& to) {
+         Offsets parts(static_cast<size_t>(to.size()) + 1, 8);
+         parts.front() = 0;
+         return to.reduce_scatter(at::ones({8}), ReduceOp::sum, "a", {}, everybody, parts);
+       },
+       "reduce_scatter(sum, Float, 8 elements in parts", "reduce_scatter(sum, Float, 8 elements in parts"},
+      {"destination", [](Communicator& to) { return to.reduce(at::ones({4}), ReduceOp::sum, 0, "a"); },
+       [](Communicator& to) { return to.reduce(at::ones({4}), ReduceOp::sum, 1, "a"); },
+       "reduce(sum, to rank 0, Float, 4 elements)", "reduce(sum, to rank 1, Float, 4 elements)"},
       {"collective", sum(10, at::kFloat, ReduceOp::sum, "a"), [](Communicator& to) { return to.barrier("end"); },
        "all_reduce(sum, Float, 10 elements) \"a\"", "barrier() \"end\""},
   };

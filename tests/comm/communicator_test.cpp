@@ -258,7 +258,7 @@ TEST(CommunicatorTest, ALongNameIsCut) {
     auto& communicator = world.communicator();
     const std::string name(100, 'n');
     communicator.wait(communicator.barrier(name.c_str()));
-    EXPECT_EQ(world.board()->slot(world.rank()).last_operation(), std::string(43, 'n') + " 0");
+    EXPECT_EQ(world.board()->slot(world.rank()).last_operation(), std::string(35, 'n') + " 0");
   });
 }
 

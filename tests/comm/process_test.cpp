@@ -52,6 +52,10 @@ const Role collectives("collectives", [] {
     check_broadcast(communicator, at::kFloat, count, at::empty({count}));
     check_broadcast(communicator, at::kFloat, count, shifted.narrow(0, 0, 4 * count).view(at::kFloat));
     check_all_gather(communicator, at::kFloat, count);
+    check_all_to_all(communicator, at::kFloat, count);
+    const auto reachable = shifted.narrow(0, 0, 4 * count).view(at::kFloat), elsewhere = at::empty({count});
+    for (const auto& place : {reachable, elsewhere, communicator.rank() == 0 ? elsewhere : reachable})
+      check_parts(communicator, at::kFloat, count, place);
   }
   // A second allocation: peers' parts have other sizes than ours.
   auto second = communicator.allocate(1'000'000 + 4096 * communicator.rank()).narrow(0, 0, 800'000).view(at::kDouble);

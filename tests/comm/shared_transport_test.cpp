@@ -54,6 +54,25 @@ TEST_P(SharedTransportTest, BroadcastGivesWhatTheRootHas) {
   });
 }
 
+TEST_P(SharedTransportTest, PartsAreReducedScatteredAndGathered) {
+  World::run_threads(GetParam(), [&](World& world) {
+    auto& communicator = world.communicator();
+    for (auto count : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{200'000}}) {
+      check_parts(communicator, at::kFloat, count, at::empty({count}, at::kFloat));
+      check_parts(communicator, at::kBFloat16, count, allocated(communicator, at::kBFloat16, count));
+    }
+  });
+}
+
+TEST_P(SharedTransportTest, AllToAllTakesWhatEachGave) {
+  World::run_threads(GetParam(), [&](World& world) {
+    for (auto most : {int64_t{0}, int64_t{1}, int64_t{9}, int64_t{50'000}}) {
+      check_all_to_all(world.communicator(), at::kFloat, most);
+      check_all_to_all(world.communicator(), at::kByte, most);
+    }
+  });
+}
+
 TEST_P(SharedTransportTest, AllGatherGivesEverybodysInOrderOfTheRanks) {
   World::run_threads(GetParam(), [&](World& world) {
     for (auto count : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{70'000}, int64_t{200'000}}) {
@@ -115,6 +134,8 @@ TEST(SharedTransport, AWorldOfOneGivesBackWhatItGets) {
     check_all_reduce(communicator, example, at::empty({count}), Promise::bits);
     check_broadcast(communicator, at::kDouble, count, communicator.allocate(8 * count).view(at::kDouble));
     check_all_gather(communicator, at::kInt, count);
+    check_parts(communicator, at::kFloat, count, at::empty({count}));
+    check_all_to_all(communicator, at::kFloat, count);
   }
   check_random_mix(communicator, at::Tensor(at::zeros({2 << 20}, at::kByte)), 200, 5);
 }

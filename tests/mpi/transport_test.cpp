@@ -32,6 +32,9 @@ void check_collectives(Communicator& communicator, Promise promise) {
     check_broadcast(communicator, at::kBool, count, at::empty({count}, at::kBool));
     check_all_gather(communicator, at::kHalf, count);
     check_all_gather(communicator, at::kLong, count);
+    check_parts(communicator, at::kInt, count, at::empty({count}, at::kInt));
+    check_parts(communicator, at::kFloat, count, at::empty({count}));
+    check_all_to_all(communicator, at::kDouble, count);
   }
   check_random_mix(communicator, arena, 1000, 7);
 }

@@ -1,6 +1,9 @@
 #include "trireme/comm/call.h"
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
+#include "trireme/base/random.h"
 
 namespace trireme {
 namespace {
@@ -11,6 +14,10 @@ const char* name_of(Collective collective) {
     case Collective::broadcast: return "broadcast";
     case Collective::all_gather: return "all_gather";
     case Collective::barrier: return "barrier";
+    case Collective::reduce: return "reduce";
+    case Collective::reduce_scatter: return "reduce_scatter";
+    case Collective::gather_parts: return "gather_parts";
+    case Collective::all_to_all: return "all_to_all";
     case Collective::allocate: return "allocate";
     case Collective::split: return "split";
     case Collective::open_mail: return "open_mail";
@@ -31,17 +38,40 @@ const char* name_of(ReduceOp op) {
 
 bool Call::agrees_with(const Call& other) const {
   return sequence == other.sequence && count == other.count && collective == other.collective && op == other.op &&
-         dtype == other.dtype && root == other.root;
+         dtype == other.dtype && root == other.root && parts == other.parts;
 }
 
 std::string Call::describe() const {
   std::string arguments;
-  if (collective == Collective::all_reduce) arguments = fmt::format("{}, ", name_of(op));
-  if (collective == Collective::broadcast) arguments = fmt::format("from rank {}, ", root);
-  const bool has_tensor = collective == Collective::all_reduce || collective == Collective::broadcast ||
-                          collective == Collective::all_gather;
-  if (has_tensor) arguments += fmt::format("{}, {} elements", c10::toString(dtype), count);
+  bool has_tensor = true;
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::reduce_scatter: arguments = fmt::format("{}, ", name_of(op)); break;
+    case Collective::reduce: arguments = fmt::format("{}, to rank {}, ", name_of(op), root); break;
+    case Collective::broadcast: arguments = fmt::format("from rank {}, ", root); break;
+    case Collective::all_gather:
+    case Collective::gather_parts:
+    case Collective::all_to_all: break;
+    default: has_tensor = false;
+  }
+  // What each gives to the others is its own affair in an all-to-all.
+  if (has_tensor) arguments += c10::toString(dtype);
+  if (has_tensor && collective != Collective::all_to_all) arguments += fmt::format(", {} elements", count);
+  if (parts != 0) arguments += fmt::format(" in parts {:08x}", static_cast<uint32_t>(parts));
   return fmt::format("operation {}: {}({}) \"{}\"", sequence, name_of(collective), arguments, name);
+}
+
+Offsets even_parts(int64_t count, int ranks, int64_t element_bytes) {
+  const int64_t line = std::max<int64_t>(1, 64 / element_bytes), lines = (count + line - 1) / line;
+  Offsets offsets;
+  for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(std::min(count, lines * rank / ranks * line));
+  return offsets;
+}
+
+uint64_t fingerprint_of(const Offsets& offsets) {
+  Key key = Key{}.with("parts");
+  for (const int64_t offset : offsets) key = key.with(static_cast<uint64_t>(offset));
+  return key.value;
 }
 
 void check_agreement(const std::vector<Call>& calls) {
@@ -49,6 +79,19 @@ void check_agreement(const std::vector<Call>& calls) {
     if (calls[rank].agrees_with(calls[0])) continue;
     fail("ranks disagree on what to communicate: rank 0 called {}, rank {} called {}", calls[0].describe(), rank,
          calls[rank].describe());
+  }
+}
+
+void check_exchange(const std::vector<int64_t>& parts, int ranks) {
+  const auto ends = static_cast<size_t>(ranks) + 1;
+  const auto bytes = [&](size_t row, size_t r) { return parts[row * ends + r + 1] - parts[row * ends + r]; };
+  for (size_t from = 0; from + 1 < ends; ++from) {
+    for (size_t to = 0; to + 1 < ends; ++to) {
+      const int64_t given = bytes(2 * from, to), taken = bytes(2 * to + 1, from);
+      if (given != taken)
+        fail("ranks disagree on an all_to_all: rank {} gives rank {} {} bytes, which expects {}", from, to, given,
+             taken);
+    }
   }
 }
 

@@ -10,8 +10,29 @@
 
 namespace trireme {
 
-enum class Collective : uint8_t { all_reduce, broadcast, all_gather, barrier, allocate, split, open_mail };
+enum class Collective : uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  barrier,
+  reduce,
+  reduce_scatter,
+  gather_parts,
+  all_to_all,
+  allocate,
+  split,
+  open_mail
+};
 enum class ReduceOp : uint8_t { sum, max, min };
+
+// Where the parts of a tensor lie, one for each rank: part r is [offsets[r], offsets[r + 1]), in elements.
+using Offsets = std::vector<int64_t>;
+
+// Parts as equal as can be, each of whole cache lines but for the last that is not empty.
+Offsets even_parts(int64_t count, int ranks, int64_t element_bytes);
+
+// A number that stands for the parts.
+uint64_t fingerprint_of(const Offsets& offsets);
 
 struct Call {
   uint64_t sequence = 0;
@@ -20,7 +41,8 @@ struct Call {
   ReduceOp op = ReduceOp::sum;
   at::ScalarType dtype = at::kByte;
   int16_t root = 0;
-  char name[44] = {};
+  char name[36] = {};
+  uint64_t parts = 0;  // fingerprint of the parts, where all ranks must see the same
 
   bool agrees_with(const Call& other) const;
   std::string describe() const;  // operation 17: all_reduce(sum, Float, 1000 elements) "bucket 0"
@@ -29,5 +51,9 @@ static_assert(sizeof(Call) == 72 && std::is_trivially_copyable_v<Call>);
 
 // Throws unless all ranks made the same call; `calls[r]` is rank r's.
 void check_agreement(const std::vector<Call>& calls);
+
+// Throws unless every rank expects of every other what that one gives it. For each rank in turn: where the parts that
+// it gives begin, and where those that it takes do, each `ranks` + 1 offsets in bytes.
+void check_exchange(const std::vector<int64_t>& parts, int ranks);
 
 }  // namespace trireme

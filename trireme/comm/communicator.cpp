@@ -36,7 +36,7 @@ Communicator::~Communicator() {
 Communicator::Ticket Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const char* name, Done done,
                                               Group group) {
   Call call{.count = tensor.numel(), .collective = Collective::all_reduce, .op = op, .dtype = tensor.scalar_type()};
-  return submit(group, call, tensor, {}, name, std::move(done));
+  return submit(group, call, {tensor, {}, {}, {}}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root, const char* name, Done done,
@@ -45,7 +45,7 @@ Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root,
     fail("broadcast \"{}\" from rank {}: there are {} ranks", name, root, size(group));
   Call call{.count = tensor.numel(), .collective = Collective::broadcast, .dtype = tensor.scalar_type()};
   call.root = static_cast<int16_t>(root);
-  return submit(group, call, tensor, {}, name, std::move(done));
+  return submit(group, call, {tensor, {}, {}, {}}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name,
@@ -56,15 +56,75 @@ Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at
          tensor.numel() * ranks, output.numel());
   }
   Call call{.count = tensor.numel(), .collective = Collective::all_gather, .dtype = tensor.scalar_type()};
-  return submit(group, call, tensor, output, name, std::move(done));
+  return submit(group, call, {tensor, output, {}, {}}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::barrier(const char* name, Done done, Group group) {
-  return submit(group, {.collective = Collective::barrier}, {}, {}, name, std::move(done));
+  return submit(group, {.collective = Collective::barrier}, {}, name, std::move(done));
 }
 
-Communicator::Ticket Communicator::submit(Group group, Call call, const at::Tensor& tensor, const at::Tensor& output,
-                                          const char* name, Done done) {
+namespace {
+
+// Refuses parts that do not follow each other from the tensor's first element to its last.
+void check_parts(const Offsets& offsets, int ranks, int64_t count, const char* name) {
+  const bool whole = offsets.size() == static_cast<size_t>(ranks) + 1 && offsets.front() == 0 &&
+                     offsets.back() == count && std::is_sorted(offsets.begin(), offsets.end());
+  if (!whole) {
+    fail("\"{}\": the parts of a tensor of {} elements for {} ranks need {} rising offsets from 0 to {}", name, count,
+         ranks, ranks + 1, count);
+  }
+}
+
+}  // namespace
+
+Communicator::Ticket Communicator::reduce(const at::Tensor& tensor, ReduceOp op, int root, const char* name, Done done,
+                                          Group group) {
+  if (root < 0 || root >= size(group)) fail("reduce \"{}\" to rank {}: there are {} ranks", name, root, size(group));
+  Call call{.count = tensor.numel(), .collective = Collective::reduce, .op = op, .dtype = tensor.scalar_type()};
+  call.root = static_cast<int16_t>(root);
+  return submit(group, call, {tensor, {}, {}, {}}, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::reduce_scatter(const at::Tensor& tensor, ReduceOp op, const char* name, Done done,
+                                                  Group group, Offsets parts) {
+  if (parts.empty()) parts = even_parts(tensor.numel(), size(group), static_cast<int64_t>(tensor.element_size()));
+  check_parts(parts, size(group), tensor.numel(), name);
+  Call call{.count = tensor.numel(), .collective = Collective::reduce_scatter, .op = op, .dtype = tensor.scalar_type()};
+  call.parts = fingerprint_of(parts);
+  return submit(group, call, {tensor, {}, std::move(parts), {}}, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::gather_parts(const at::Tensor& tensor, const char* name, Done done, Group group,
+                                                Offsets parts) {
+  if (parts.empty()) parts = even_parts(tensor.numel(), size(group), static_cast<int64_t>(tensor.element_size()));
+  check_parts(parts, size(group), tensor.numel(), name);
+  Call call{.count = tensor.numel(), .collective = Collective::gather_parts, .dtype = tensor.scalar_type()};
+  call.parts = fingerprint_of(parts);
+  return submit(group, call, {tensor, {}, std::move(parts), {}}, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::all_to_all(const at::Tensor& given, const at::Tensor& taken, const char* name,
+                                              Done done, Group group, Offsets give, Offsets take) {
+  const int ranks = size(group);
+  const auto equal_parts = [&](const at::Tensor& tensor) {
+    if (tensor.numel() % ranks != 0)
+      fail("all_to_all \"{}\": {} elements are no equal parts for {} ranks", name, tensor.numel(), ranks);
+    Offsets offsets;
+    for (int r = 0; r <= ranks; ++r) offsets.push_back(tensor.numel() / ranks * r);
+    return offsets;
+  };
+  if (give.empty()) give = equal_parts(given);
+  if (take.empty()) take = equal_parts(taken);
+  check_parts(give, ranks, given.numel(), name);
+  check_parts(take, ranks, taken.numel(), name);
+  if (given.scalar_type() != taken.scalar_type() || !taken.is_contiguous())
+    fail("all_to_all \"{}\" needs two contiguous tensors of one type", name);
+  Call call{.collective = Collective::all_to_all, .dtype = given.scalar_type()};
+  return submit(group, call, {given, taken, std::move(give), std::move(take)}, name, std::move(done));
+}
+
+Communicator::Ticket Communicator::submit(Group group, Call call, Arguments arguments, const char* name, Done done) {
+  const auto& tensor = arguments.tensor;
   if (tensor.defined() && !tensor.is_contiguous()) fail("\"{}\": only contiguous tensors can be communicated", name);
   std::strncpy(call.name, name, sizeof call.name - 1);
   std::unique_lock lock(mutex_);
@@ -77,9 +137,8 @@ Communicator::Ticket Communicator::submit(Group group, Call call, const at::Tens
   slot.call = call;
   slot.call.sequence = sequences_[group]++;
   slot.group = group;
-  slot.tensor = tensor;
-  slot.output = output;
   if (tensor.defined()) slot.ready.record(tensor.device());
+  slot.arguments = std::move(arguments);
   slot.done = std::move(done);
   const Ticket ticket = ++tail_;
   if (size() == 1) {
@@ -97,11 +156,13 @@ std::exception_ptr Communicator::carry_out(Operation& slot) {
   auto* trace = recorder_.trace();
   const int64_t begun = trace ? monotonic_ns() : 0;
   const int ranks = size(slot.group);
+  auto& given = slot.arguments;
   try {
-    if (ranks > 1 || slot.call.collective == Collective::all_gather) {
-      StagedTensor tensor(slot.tensor, slot.ready), output(slot.output, slot.ready);
-      transports_[slot.group]->carry_out(slot.call, tensor.host(), output.host());
-      if (slot.call.collective != Collective::all_gather) tensor.write_back();
+    if (ranks > 1 || given.output.defined()) {
+      StagedTensor tensor(given.tensor, slot.ready), output(given.output, slot.ready);
+      transports_[slot.group]->carry_out(slot.call,
+                                         {tensor.host(), output.host(), std::move(given.give), std::move(given.take)});
+      if (!given.output.defined()) tensor.write_back();
       output.write_back();
     }
     if (trace) {
@@ -112,7 +173,7 @@ std::exception_ptr Communicator::carry_out(Operation& slot) {
                   .begin_ns = begun,
                   .end_ns = monotonic_ns()});
     }
-    if (slot.tensor.defined() && ranks > 1) recorder_.sent(static_cast<int64_t>(slot.tensor.nbytes()));
+    if (given.tensor.defined() && ranks > 1) recorder_.sent(static_cast<int64_t>(given.tensor.nbytes()));
   } catch (Error& problem) {
     return std::make_exception_ptr(problem.add_context(fmt::format("rank {}, \"{}\"", rank(), slot.call.name)));
   } catch (...) {
@@ -130,8 +191,7 @@ bool Communicator::carry_one(std::unique_lock<std::mutex>& lock) {
   std::exception_ptr error = failure_;
   lock.unlock();
   if (!error) error = carry_out(slot);
-  slot.tensor = at::Tensor();
-  slot.output = at::Tensor();
+  slot.arguments = {};
   const Done done = std::move(slot.done);
   slot.done = nullptr;
   if (error) {

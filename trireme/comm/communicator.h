@@ -54,6 +54,18 @@ class Communicator final : public Helper {
   Ticket all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name, Done done = {},
                     Group group = everybody);
   Ticket barrier(const char* name, Done done = {}, Group group = everybody);
+  // The root ends with the reduction; what the other ranks' tensors hold then is of no use.
+  Ticket reduce(const at::Tensor& tensor, ReduceOp op, int root, const char* name, Done done = {},
+                Group group = everybody);
+  // Rank r ends with the reduction of part r in its place, the other parts are of no use then. gather_parts() is the
+  // way back: rank r gives part r, and all end with all. Without offsets the parts are even_parts().
+  Ticket reduce_scatter(const at::Tensor& tensor, ReduceOp op, const char* name, Done done = {},
+                        Group group = everybody, Offsets parts = {});
+  Ticket gather_parts(const at::Tensor& tensor, const char* name, Done done = {}, Group group = everybody,
+                      Offsets parts = {});
+  // Part r of `given` goes to rank r; part r of `taken` is what rank r gave. Without offsets all parts are equal.
+  Ticket all_to_all(const at::Tensor& given, const at::Tensor& taken, const char* name, Done done = {},
+                    Group group = everybody, Offsets give = {}, Offsets take = {});
 
   // Returns when the call has ended; throws its error, or that of an earlier call.
   void wait(Ticket ticket);
@@ -72,14 +84,12 @@ class Communicator final : public Helper {
   struct Operation {
     Call call;
     Group group = everybody;
-    at::Tensor tensor;
-    at::Tensor output;
+    Arguments arguments;
     DeviceEvent ready;  // the work that makes the tensor, on a card
     Done done;
   };
 
-  Ticket submit(Group group, Call call, const at::Tensor& tensor, const at::Tensor& output, const char* name,
-                Done done);
+  Ticket submit(Group group, Call call, Arguments arguments, const char* name, Done done);
   // Waits until nothing is queued, and gives the next place in the group's order to a call made by the calling thread.
   Call take_turn(std::unique_lock<std::mutex>& lock, Group group, Collective collective, const char* name);
   std::exception_ptr carry_out(Operation& slot);

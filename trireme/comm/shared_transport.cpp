@@ -64,11 +64,11 @@ class SharedTransport final : public Transport {
   int size() const override { return size_; }
   void abort() override { group_->abort(); }
 
-  void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) override {
+  void carry_out(const Call& call, const Arguments& arguments) override {
     try {
-      take_part(call, tensor, output);
+      take_part(call, arguments);
     } catch (...) {
-      if (group_->threads()) group_->keep(tensor);
+      if (group_->threads()) group_->keep(arguments.tensor);
       throw;
     }
   }
@@ -110,18 +110,26 @@ class SharedTransport final : public Transport {
     fail("rank {} could not {} ({}); free some of /dev/shm, or use comm.transport=mpi", failed, what, why);
   }
 
-  void take_part(const Call& call, const at::Tensor& tensor, const at::Tensor& output) {
+  void take_part(const Call& call, const Arguments& arguments) {
     show(call);
     auto& mine = exhibit(rank_);
+    const auto& tensor = arguments.tensor;
+    if (call.collective == Collective::all_to_all) {
+      mine.place = place_of(tensor.data_ptr());
+      return all_to_all(arguments);
+    }
     if (call.collective == Collective::barrier || call.count == 0) return meet_and_check();
-    mine.place = place_of(tensor.data_ptr());
-    const int64_t bytes = static_cast<int64_t>(tensor.nbytes());
+    auto* data = static_cast<std::byte*>(tensor.data_ptr());
+    mine.place = place_of(data);
+    const auto bytes = static_cast<int64_t>(tensor.nbytes());
     switch (call.collective) {
-      case Collective::all_reduce: return all_reduce(call, tensor.data_ptr(), tensor.element_size());
-      case Collective::broadcast: return broadcast(call.root, static_cast<std::byte*>(tensor.data_ptr()), bytes);
-      case Collective::all_gather:
-        return all_gather(static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::byte*>(output.data_ptr()),
-                          bytes);
+      case Collective::all_reduce: return all_reduce(call, data, tensor.element_size());
+      case Collective::broadcast: return broadcast(call.root, data, bytes);
+      case Collective::all_gather: return all_gather(data, static_cast<std::byte*>(arguments.output.data_ptr()), bytes);
+      case Collective::reduce: return reduce_to(call, data, tensor.element_size());
+      case Collective::reduce_scatter: return reduce_scatter(call, data, tensor.element_size(), arguments.give);
+      case Collective::gather_parts:
+        return gather_parts(data, static_cast<int64_t>(tensor.element_size()), arguments.give);
       default: return;  // made by functions of their own
     }
   }
@@ -266,6 +274,133 @@ class SharedTransport final : public Transport {
     }
   }
 
+  // Elements [first, last) of all buffers, which begin at element `origin` of the tensor, into the targets.
+  void reduce_span(const Call& call, int64_t element, int64_t origin, int64_t first, int64_t last,
+                   const std::vector<void*>& buffers, std::span<void* const> targets) {
+    if (first >= last) return;
+    slice_.assign(buffers.begin(), buffers.end());
+    for (auto& address : slice_) address = static_cast<std::byte*>(address) + (first - origin) * element;
+    reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), size_), targets, last - first);
+  }
+
+  // All ranks work, each on a slice; only the root's buffer is written.
+  void reduce_to(const Call& call, std::byte* data, size_t element_size) {
+    const auto element = static_cast<int64_t>(element_size);
+    meet_and_check();
+    const bool direct = all_reachable();
+    const int64_t piece = direct ? call.count : staging_bytes / element;
+    for (int64_t first = 0; first < call.count; first += piece) {
+      const int64_t count = std::min(piece, call.count - first);
+      for (int i = 0; i < size_; ++i) addresses_[i] = direct ? address_of(i) : exhibit(i).staging;
+      if (!direct) {
+        std::memcpy(exhibit(rank_).staging, data + first * element, static_cast<size_t>(count * element));
+        meet();
+      }
+      const auto parts = even_parts(count, size_, element);
+      void* target = static_cast<std::byte*>(addresses_[call.root]) + parts[rank_] * element;
+      reduce_span(call, element, 0, parts[rank_], parts[rank_ + 1], addresses_, {&target, 1});
+      meet();
+      if (direct) continue;
+      // Nobody writes there again before the root has come to the next meeting.
+      if (rank_ == call.root)
+        std::memcpy(data + first * element, exhibit(rank_).staging, static_cast<size_t>(count * element));
+    }
+  }
+
+  void reduce_scatter(const Call& call, std::byte* data, size_t element_size, const Offsets& parts) {
+    const auto element = static_cast<int64_t>(element_size);
+    meet_and_check();
+    const bool direct = all_reachable();
+    const int64_t piece = direct ? call.count : staging_bytes / element;
+    for (int64_t origin = 0; origin < call.count; origin += piece) {
+      const int64_t end = std::min(origin + piece, call.count);
+      for (int i = 0; i < size_; ++i) addresses_[i] = direct ? address_of(i) : exhibit(i).staging;
+      if (!direct) {
+        std::memcpy(exhibit(rank_).staging, data + origin * element, static_cast<size_t>((end - origin) * element));
+        meet();
+      }
+      const int64_t first = std::max(origin, parts[rank_]), last = std::min(end, parts[rank_ + 1]);
+      void* target = data + first * element;
+      reduce_span(call, element, origin, first, last, addresses_, {&target, 1});
+      meet();
+    }
+  }
+
+  void gather_parts(std::byte* data, int64_t element, const Offsets& parts) {
+    meet_and_check();
+    const auto bytes = [&](int r) { return (parts[r + 1] - parts[r]) * element; };
+    if (all_reachable()) {
+      for (int i = 1; i < size_; ++i) {
+        const int from = (rank_ + i) % size_;  // not all at one rank's memory at once
+        const int64_t begin = parts[from] * element;
+        std::memcpy(data + begin, address_of(from) + begin, static_cast<size_t>(bytes(from)));
+      }
+      return meet();
+    }
+    int64_t longest = 0;
+    for (int i = 0; i < size_; ++i) longest = std::max(longest, bytes(i));
+    for (int64_t first = 0; first < longest; first += staging_bytes) {
+      const auto count = [&](int r) { return std::clamp<int64_t>(bytes(r) - first, 0, staging_bytes); };
+      const auto place = [&](int r) { return data + parts[r] * element + first; };
+      if (count(rank_) > 0) std::memcpy(exhibit(rank_).staging, place(rank_), static_cast<size_t>(count(rank_)));
+      meet();
+      for (int i = 0; i < size_; ++i) {
+        if (i != rank_ && count(i) > 0) std::memcpy(place(i), exhibit(i).staging, static_cast<size_t>(count(i)));
+      }
+      meet();
+    }
+  }
+
+  // Each rank first shows where its parts begin; it then takes its own part of every other's.
+  void all_to_all(const Arguments& arguments) {
+    const auto element = static_cast<int64_t>(arguments.tensor.element_size());
+    const size_t ends = static_cast<size_t>(size_) + 1;
+    auto* shown = reinterpret_cast<int64_t*>(exhibit(rank_).staging);
+    for (size_t i = 0; i < ends; ++i) {
+      shown[i] = arguments.give[i] * element;
+      shown[ends + i] = arguments.take[i] * element;
+    }
+    meet_and_check();
+    parts_.resize(2 * ends * static_cast<size_t>(size_));
+    for (int i = 0; i < size_; ++i) std::memcpy(&parts_[2 * ends * i], exhibit(i).staging, sizeof(int64_t) * 2 * ends);
+    meet();  // everybody has read them
+    check_exchange(parts_, size_);
+    const auto begin = [&](int from, int to) { return parts_[2 * ends * from + to]; };
+    const auto bytes = [&](int from, int to) { return begin(from, to + 1) - begin(from, to); };
+    int64_t longest = 0;
+    for (int from = 0; from < size_; ++from) {
+      for (int to = 0; to < size_; ++to) longest = std::max(longest, bytes(from, to));
+    }
+    const auto* given = static_cast<const std::byte*>(arguments.tensor.const_data_ptr());
+    auto* taken = static_cast<std::byte*>(arguments.output.data_ptr());
+    if (all_reachable()) {
+      for (int i = 0; i < size_; ++i) {
+        const int from = (rank_ + i) % size_;
+        const auto count = static_cast<size_t>(bytes(from, rank_));
+        if (count > 0)
+          std::memcpy(taken + arguments.take[from] * element, address_of(from) + begin(from, rank_), count);
+      }
+      return meet();
+    }
+    // A piece for each rank in every staging buffer.
+    const int64_t piece = staging_bytes / size_;
+    for (int64_t first = 0; first < longest; first += piece) {
+      const auto count = [&](int from, int to) { return std::clamp<int64_t>(bytes(from, to) - first, 0, piece); };
+      for (int to = 0; to < size_; ++to) {
+        if (count(rank_, to) > 0)
+          std::memcpy(exhibit(rank_).staging + to * piece, given + begin(rank_, to) + first,
+                      static_cast<size_t>(count(rank_, to)));
+      }
+      meet();
+      for (int from = 0; from < size_; ++from) {
+        if (count(from, rank_) > 0)
+          std::memcpy(taken + arguments.take[from] * element + first, exhibit(from).staging + rank_ * piece,
+                      static_cast<size_t>(count(from, rank_)));
+      }
+      meet();
+    }
+  }
+
   std::shared_ptr<SharedGroup> group_;
   const int rank_;
   const int size_;
@@ -273,6 +408,7 @@ class SharedTransport final : public Transport {
   std::vector<Call> calls_;
   std::vector<void*> addresses_;
   std::vector<void*> slice_;
+  std::vector<int64_t> parts_;  // where each rank's parts begin, those that it gives and those that it takes
   std::vector<std::shared_ptr<Allocation>> allocations_;
   int splits_ = 0, mails_ = 0;
 };

@@ -11,6 +11,13 @@
 
 namespace trireme {
 
+// What a collective works on: contiguous tensors of the host.
+struct Arguments {
+  at::Tensor tensor;   // in place, or what this rank gives
+  at::Tensor output;   // all_gather: size() × count elements; all_to_all: what it takes
+  Offsets give, take;  // the parts of `tensor`, and of `output`, where the collective has any
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -19,8 +26,7 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Carries out one collective on contiguous CPU tensors, in place. all_gather: `output` holds size() × count elements.
-  virtual void carry_out(const Call& call, const at::Tensor& tensor, const at::Tensor& output) = 0;
+  virtual void carry_out(const Call& call, const Arguments& arguments) = 0;
 
   // Memory that peers can reach, where that saves a copy. A collective like the others, but each rank asks for as much
   // as it needs.

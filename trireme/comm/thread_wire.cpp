@@ -1,0 +1,97 @@
+#include "trireme/comm/thread_wire.h"
+
+#include <cstring>
+#include <map>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+class ThreadWire final : public Wire {
+ public:
+  ThreadWire(ThreadWires& wires, int rank) : wires_(wires), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return wires_.size_; }
+
+  Posted send(int to, const void* data, int64_t bytes) override {
+    std::lock_guard lock(wires_.mutex_);
+    auto& entry = posted_[++last_];
+    wires_.way(rank_, to).push_back({data, bytes, &entry.done});
+    auto& sent = wires_.sent_[static_cast<size_t>(rank_)];
+    sent.bytes += bytes;
+    ++sent.messages;
+    wires_.changed_.notify_all();
+    return last_;
+  }
+
+  Posted receive(int from, void* data, int64_t bytes) override {
+    std::lock_guard lock(wires_.mutex_);
+    auto& entry = posted_[++last_];
+    entry.from = from;
+    entry.data = data;
+    entry.bytes = bytes;
+    return last_;
+  }
+
+  void finish(Posted posted) override {
+    std::unique_lock lock(wires_.mutex_);
+    const auto entry = posted_.find(posted);
+    if (entry == posted_.end()) fail("a message was finished twice");
+    while (!entry->second.done) {
+      if (wires_.aborted_) fail("another rank ended while this one waited for its message");
+      if (!take_in()) wires_.changed_.wait(lock);
+    }
+    posted_.erase(entry);
+  }
+
+ private:
+  struct Entry {
+    int from = -1;  // of a receive
+    void* data = nullptr;
+    int64_t bytes = 0;
+    bool done = false;
+  };
+
+  // Whatever has come for any receive, in the order in which they were posted.
+  bool take_in() {
+    bool any = false;
+    for (auto& [number, entry] : posted_) {
+      if (entry.done || entry.from < 0) continue;
+      auto& way = wires_.way(entry.from, rank_);
+      if (way.empty() || earlier_waits(number, entry.from)) continue;
+      const auto message = way.front();
+      way.pop_front();
+      if (message.bytes != entry.bytes)
+        fail("a message of {} bytes came where {} were due", message.bytes, entry.bytes);
+      if (message.bytes > 0) std::memcpy(entry.data, message.data, static_cast<size_t>(message.bytes));
+      *message.done = entry.done = true;
+      any = true;
+      wires_.changed_.notify_all();
+    }
+    return any;
+  }
+
+  bool earlier_waits(Posted number, int from) const {
+    for (const auto& [other, entry] : posted_) {
+      if (other == number) return false;
+      if (entry.from == from && !entry.done) return true;
+    }
+    return false;
+  }
+
+  ThreadWires& wires_;
+  const int rank_;
+  std::map<Posted, Entry> posted_;
+  Posted last_ = 0;
+};
+
+std::unique_ptr<Wire> ThreadWires::wire(int rank) { return std::make_unique<ThreadWire>(*this, rank); }
+
+void ThreadWires::abort() {
+  std::lock_guard lock(mutex_);
+  aborted_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace trireme
