@@ -21,7 +21,8 @@ struct Box {
 };
 
 std::vector<Box> boxes(const std::string& svg) {
-  static const std::regex pattern("<rect x=\"([0-9.]+)\" y=\"[0-9]+\" width=\"([0-9.]+)\"[^>]*><title>([^,]*), [^<]*</title>");
+  static const std::regex pattern(
+      "<rect x=\"([0-9.]+)\" y=\"[0-9]+\" width=\"([0-9.]+)\"[^>]*><title>([^,]*), [^<]*</title>");
   std::vector<Box> found;
   for (std::sregex_iterator at(svg.begin(), svg.end(), pattern), end; at != end; ++at) {
     found.push_back({std::stod((*at)[1]), std::stod((*at)[2]), (*at)[3]});
@@ -58,21 +59,21 @@ TEST(Timeline, BoxesAreInProportionToTime) {
 }
 
 TEST(Timeline, ShowsTheLastStepAndOnlyComputing) {
-  const auto found = boxes(timeline_svg({{"rank 0",
-                                          {pass("forward", 0, 0, 10, 6), pass("forward", 1, 20, 30, 7),
-                                           pass("send", 1, 30, 31, 7, TraceTrack::communication),
-                                           pass("backward", -1, 31, 40, 7, TraceTrack::waiting)},
-                                          0}}));
+  const auto found = boxes(timeline_svg(
+      {{"rank 0",
+        {pass("forward", 0, 0, 10, 6), pass("forward", 1, 20, 30, 7),
+         pass("send", 1, 30, 31, 7, TraceTrack::communication), pass("backward", -1, 31, 40, 7, TraceTrack::waiting)},
+        0}}));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].title, "forward 1");
 }
 
 TEST(Timeline, ACardsOwnTimesGoBeforeThoseOfItsHost) {
-  const auto found = boxes(timeline_svg({{"rank 0",
-                                          {pass("forward", 0, 0, 1), pass("forward", 1, 1, 2),
-                                           pass("forward", 0, 5, 50, 7, TraceTrack::card),
-                                           pass("copy out", 0, 50, 60, 7, TraceTrack::copies)},
-                                          0}}));
+  const auto found = boxes(timeline_svg(
+      {{"rank 0",
+        {pass("forward", 0, 0, 1), pass("forward", 1, 1, 2), pass("forward", 0, 5, 50, 7, TraceTrack::card),
+         pass("copy out", 0, 50, 60, 7, TraceTrack::copies)},
+        0}}));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_GT(found[0].width, 1000);
 }

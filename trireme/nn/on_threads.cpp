@@ -2,6 +2,8 @@
 
 #include <ATen/TensorIterator.h>
 
+#include <atomic>
+
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -19,14 +21,17 @@ void on_threads(const at::Tensor& tensor, int64_t grain, c10::function_ref<void(
                     .build();
   const auto* base = static_cast<const char*>(flat.const_data_ptr());
   const auto element = static_cast<int64_t>(flat.element_size());
+  std::atomic<int> done{0};  // OpenMP joins its threads anyway; this says it to a sanitizer that does not see OpenMP
   pieces.for_each(
       [&](char** data, const int64_t* strides, int64_t count, int64_t times) {
         for (int64_t i = 0; i < times; ++i) {
           const int64_t begin = (data[0] + i * strides[1] - base) / element;
           work(begin, begin + count);
         }
+        done.fetch_add(1, std::memory_order_release);
       },
       grain);
+  done.load(std::memory_order_acquire);
 }
 
 }  // namespace trireme

@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-// Calls work(begin, end) for pieces of [0, numel) of a contiguous tensor of the host, of about `grain` elements or more.
+// Calls work(begin, end) for pieces of [0, numel) of a contiguous tensor of the host, of about `grain` elements or
+// more.
 void on_threads(const at::Tensor& tensor, int64_t grain, c10::function_ref<void(int64_t begin, int64_t end)> work);
 
 }  // namespace trireme
