@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "tests/comm/collective_checks.h"
+#include "tests/comm/thread_wire.h"
 #include "trireme/base/error.h"
-#include "trireme/comm/thread_wire.h"
 
 namespace trireme {
 namespace {

@@ -9,12 +9,6 @@
 
 namespace trireme {
 
-Offsets even_offsets(int64_t count, int parts) {
-  Offsets offsets;
-  for (int i = 0; i <= parts; ++i) offsets.push_back(count * i / parts);
-  return offsets;
-}
-
 int64_t WireCollectives::element(const Operand& operand) const {
   return static_cast<int64_t>(c10::elementSize(operand.dtype));
 }

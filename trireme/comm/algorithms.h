@@ -24,9 +24,7 @@ struct Operand {
   ReduceOp op = ReduceOp::sum;
 };
 
-// Parts that differ by one at most. Offsets count elements or bytes, as each function says.
-Offsets even_offsets(int64_t count, int parts);
-
+// Offsets count elements or bytes, as each function says.
 class WireCollectives {
  public:
   explicit WireCollectives(Wire& wire, int64_t piece_bytes = wire_piece_bytes)

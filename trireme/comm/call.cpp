@@ -61,10 +61,20 @@ std::string Call::describe() const {
   return fmt::format("operation {}: {}({}) \"{}\"", sequence, name_of(collective), arguments, name);
 }
 
-Offsets even_parts(int64_t count, int ranks, int64_t element_bytes) {
-  const int64_t line = std::max<int64_t>(1, 64 / element_bytes), lines = (count + line - 1) / line;
+Offsets even_offsets(int64_t count, int ranks) {
   Offsets offsets;
-  for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(std::min(count, lines * rank / ranks * line));
+  for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(count * rank / ranks);
+  return offsets;
+}
+
+int64_t part_begin(int64_t count, int rank, int ranks, int64_t element_bytes) {
+  const int64_t line = std::max<int64_t>(1, 64 / element_bytes), lines = (count + line - 1) / line;
+  return std::min(count, lines * rank / ranks * line);
+}
+
+Offsets even_parts(int64_t count, int ranks, int64_t element_bytes) {
+  Offsets offsets;
+  for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(part_begin(count, rank, ranks, element_bytes));
   return offsets;
 }
 

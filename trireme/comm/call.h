@@ -28,7 +28,11 @@ enum class ReduceOp : uint8_t { sum, max, min };
 // Where the parts of a tensor lie, one for each rank: part r is [offsets[r], offsets[r + 1]), in elements.
 using Offsets = std::vector<int64_t>;
 
-// Parts as equal as can be, each of whole cache lines but for the last that is not empty.
+// Parts that differ by one at most.
+Offsets even_offsets(int64_t count, int ranks);
+
+// Parts as equal as whole cache lines allow; where one of them begins, and all.
+int64_t part_begin(int64_t count, int rank, int ranks, int64_t element_bytes);
 Offsets even_parts(int64_t count, int ranks, int64_t element_bytes);
 
 // A number that stands for the parts.

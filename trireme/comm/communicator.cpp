@@ -109,9 +109,7 @@ Communicator::Ticket Communicator::all_to_all(const at::Tensor& given, const at:
   const auto equal_parts = [&](const at::Tensor& tensor) {
     if (tensor.numel() % ranks != 0)
       fail("all_to_all \"{}\": {} elements are no equal parts for {} ranks", name, tensor.numel(), ranks);
-    Offsets offsets;
-    for (int r = 0; r <= ranks; ++r) offsets.push_back(tensor.numel() / ranks * r);
-    return offsets;
+    return even_offsets(tensor.numel(), ranks);
   };
   if (give.empty()) give = equal_parts(given);
   if (take.empty()) take = equal_parts(taken);

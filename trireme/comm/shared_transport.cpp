@@ -209,7 +209,7 @@ class SharedTransport final : public Transport {
     meet_and_check();
     if (all_reachable()) {
       for (int i = 0; i < size_; ++i) addresses_[i] = address_of(i);
-      reduce_slice(call, element, call.count, addresses_);
+      reduce_slice(call, static_cast<int64_t>(element), call.count, addresses_);
       return meet();
     }
     // Piece by piece through the staging buffers.
@@ -220,7 +220,7 @@ class SharedTransport final : public Transport {
       const int64_t count = std::min(piece, call.count - first);
       std::memcpy(exhibit(rank_).staging, mine + first * element, count * element);
       meet();
-      reduce_slice(call, element, count, addresses_);
+      reduce_slice(call, static_cast<int64_t>(element), count, addresses_);
       meet();
       std::memcpy(mine + first * element, exhibit(rank_).staging, count * element);
     }
@@ -236,16 +236,24 @@ class SharedTransport final : public Transport {
            std::span<void* const>(&target, 1), call.count);
   }
 
-  // This rank's share of [0, count), in whole cache lines, from all buffers into all buffers.
-  void reduce_slice(const Call& call, size_t element, int64_t count, const std::vector<void*>& buffers) {
-    const int64_t line = 64 / static_cast<int64_t>(element);
-    const int64_t lines = (count + line - 1) / line;
-    const int64_t first = std::min(count, lines * rank_ / size_ * line),
-                  last = std::min(count, lines * (rank_ + 1) / size_ * line);
+  // Elements [first, last) of all buffers, which begin at element `origin` of the tensor, into one target, or, without
+  // one, into all of them.
+  void reduce_span(const Call& call, int64_t element, int64_t origin, int64_t first, int64_t last,
+                   const std::vector<void*>& buffers, void* target = nullptr) {
+    if (first >= last) return;
     slice_.assign(buffers.begin(), buffers.end());
-    for (auto& address : slice_) address = static_cast<std::byte*>(address) + first * element;
-    reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), size_),
-           std::span<void* const>(slice_.data(), size_), last - first);
+    for (auto& address : slice_) address = static_cast<std::byte*>(address) + (first - origin) * element;
+    const std::span<void* const> all(slice_.data(), size_), one(&target, 1);
+    reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), size_), target ? one : all, last - first);
+  }
+
+  int64_t my_part(int64_t count, int64_t element, int further = 0) const {
+    return part_begin(count, rank_ + further, size_, element);
+  }
+
+  // This rank's share of [0, count) from all buffers into all buffers.
+  void reduce_slice(const Call& call, int64_t element, int64_t count, const std::vector<void*>& buffers) {
+    reduce_span(call, element, 0, my_part(count, element), my_part(count, element, 1), buffers);
   }
 
   void broadcast(int root, std::byte* data, int64_t bytes) {
@@ -274,15 +282,6 @@ class SharedTransport final : public Transport {
     }
   }
 
-  // Elements [first, last) of all buffers, which begin at element `origin` of the tensor, into the targets.
-  void reduce_span(const Call& call, int64_t element, int64_t origin, int64_t first, int64_t last,
-                   const std::vector<void*>& buffers, std::span<void* const> targets) {
-    if (first >= last) return;
-    slice_.assign(buffers.begin(), buffers.end());
-    for (auto& address : slice_) address = static_cast<std::byte*>(address) + (first - origin) * element;
-    reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), size_), targets, last - first);
-  }
-
   // All ranks work, each on a slice; only the root's buffer is written.
   void reduce_to(const Call& call, std::byte* data, size_t element_size) {
     const auto element = static_cast<int64_t>(element_size);
@@ -296,9 +295,9 @@ class SharedTransport final : public Transport {
         std::memcpy(exhibit(rank_).staging, data + first * element, static_cast<size_t>(count * element));
         meet();
       }
-      const auto parts = even_parts(count, size_, element);
-      void* target = static_cast<std::byte*>(addresses_[call.root]) + parts[rank_] * element;
-      reduce_span(call, element, 0, parts[rank_], parts[rank_ + 1], addresses_, {&target, 1});
+      const int64_t begin = my_part(count, element);
+      reduce_span(call, element, 0, begin, my_part(count, element, 1), addresses_,
+                  static_cast<std::byte*>(addresses_[call.root]) + begin * element);
       meet();
       if (direct) continue;
       // Nobody writes there again before the root has come to the next meeting.
@@ -320,8 +319,7 @@ class SharedTransport final : public Transport {
         meet();
       }
       const int64_t first = std::max(origin, parts[rank_]), last = std::min(end, parts[rank_ + 1]);
-      void* target = data + first * element;
-      reduce_span(call, element, origin, first, last, addresses_, {&target, 1});
+      reduce_span(call, element, origin, first, last, addresses_, data + first * element);
       meet();
     }
   }

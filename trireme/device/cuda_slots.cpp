@@ -51,10 +51,9 @@ struct Events {
   }
 };
 
-}  // namespace
-
-struct SlotReceiver::State {
-  State(at::Device device, int64_t slot_bytes, DeviceTrace* trace)
+// What both ends have: a card, a stream for their copies, and what the other end must know.
+struct CopyingEnd {
+  CopyingEnd(at::Device device, int64_t slot_bytes, DeviceTrace* trace)
       : device(device),
         slot_bytes(slot_bytes),
         trace(trace),
@@ -64,9 +63,15 @@ struct SlotReceiver::State {
   const int64_t slot_bytes;
   DeviceTrace* const trace;
   const c10::cuda::CUDAStream stream;
-  void* memory = nullptr;
-  Events emptied, filled;
+  std::byte* memory = nullptr;  // of the receiver
+  Events filled, emptied;       // recorded by the sender, and by the receiver
   SlotEnd end;
+};
+
+}  // namespace
+
+struct SlotReceiver::State : CopyingEnd {
+  using CopyingEnd::CopyingEnd;
   bool met = false, sender_here = false, sender_left = false;
 };
 
@@ -75,7 +80,9 @@ SlotReceiver::SlotReceiver(std::unique_ptr<State> state) : state_(std::move(stat
 std::unique_ptr<SlotReceiver> SlotReceiver::make(at::Device device, int64_t slot_bytes, DeviceTrace* trace) {
   auto state = std::make_unique<State>(device, slot_bytes, trace);
   const c10::cuda::CUDAGuard guard(device);
-  C10_CUDA_CHECK(cudaMalloc(&state->memory, static_cast<size_t>(slot_bytes) * device_slots));
+  void* memory = nullptr;
+  C10_CUDA_CHECK(cudaMalloc(&memory, static_cast<size_t>(slot_bytes) * device_slots));
+  state->memory = static_cast<std::byte*>(memory);
   cudaIpcMemHandle_t handle;
   if (const auto code = cudaIpcGetMemHandle(&handle, state->memory); code == cudaErrorNotSupported) {
     cudaGetLastError();
@@ -123,8 +130,8 @@ void SlotReceiver::empty(uint32_t slot, const at::Tensor& tensor, int64_t offset
   if (bytes > 0) {
     const DeviceSpan span(state_->trace, about);
     C10_CUDA_CHECK(cudaMemcpyAsync(static_cast<std::byte*>(tensor.data_ptr()) + offset,
-                                   static_cast<std::byte*>(state_->memory) + slot * state_->slot_bytes,
-                                   static_cast<size_t>(bytes), cudaMemcpyDefault, state_->stream));
+                                   state_->memory + slot * state_->slot_bytes, static_cast<size_t>(bytes),
+                                   cudaMemcpyDefault, state_->stream));
   }
   C10_CUDA_CHECK(cudaEventRecord(state_->emptied.event[slot], state_->stream));
 }
@@ -136,20 +143,8 @@ DeviceEvent SlotReceiver::emptied() const {
   return event;
 }
 
-struct SlotSender::State {
-  State(at::Device device, int64_t slot_bytes, DeviceTrace* trace)
-      : device(device),
-        slot_bytes(slot_bytes),
-        trace(trace),
-        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
-
-  const at::Device device;
-  const int64_t slot_bytes;
-  DeviceTrace* const trace;
-  const c10::cuda::CUDAStream stream;
-  std::byte* memory = nullptr;
-  Events filled, emptied;
-  SlotEnd end;
+struct SlotSender::State : CopyingEnd {
+  using CopyingEnd::CopyingEnd;
   bool receiver_here = false;
 };
 

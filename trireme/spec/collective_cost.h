@@ -1,6 +1,6 @@
 // What a collective costs, by the model that everybody uses: a message of n bytes takes α + nβ seconds, and combining n
 // bytes with n others takes nγ. p ranks. The formulas are Thakur, Rabenseifner and Gropp's (2005); for two trees,
-// Sanders, Speck and Träff's (2009). Runtime, planner and simulator all ask here.
+// Sanders, Speck and Träff's (2009).
 #pragma once
 
 #include <cstdint>
