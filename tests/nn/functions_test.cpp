@@ -114,6 +114,26 @@ TEST(Linear, OverwritesFreshSlotsAndAddsToOthers) {
   }
 }
 
+TEST(Linear, PutsWeightGradientsOffUntilTheyAreAskedFor) {
+  Watched weight(numbers({4, 6}, 1)), bias(numbers({6}, 2));
+  DeferredGradients deferred;
+  const auto x = numbers({3, 4}, 3).set_requires_grad(true), pull = numbers({3, 6}, 4);
+  weight.parameter->gradient.deferred = bias.parameter->gradient.deferred = &deferred;
+  // Through another layer, so that what is kept has a graph behind it.
+  linear(x * 2, weight.parameter, bias.parameter, WeightLayout::in_out).backward(pull);
+  expect_close(x.grad(), 2 * pull.mm(weight.parameter->value.detach().t()), exact);
+  EXPECT_EQ(weight.writes + bias.writes, 0);
+  for (int pass = 1; pass <= 2; ++pass) {
+    deferred.compute();
+    EXPECT_TRUE(deferred.writes.empty());
+    EXPECT_EQ(weight.writes, pass);
+    EXPECT_EQ(bias.writes, pass);
+    expect_close(weight.gradient(), pass * 2 * x.detach().t().mm(pull), exact);
+    expect_close(bias.gradient(), pass * pull.sum(0), exact);
+    linear(x * 2, weight.parameter, bias.parameter, WeightLayout::in_out).backward(pull);
+  }
+}
+
 TEST(Linear, KeepsGradientsOfBf16ValuesInFp32) {
   for (const auto layout : {WeightLayout::in_out, WeightLayout::out_in}) {
     Watched weight(numbers({8, 8}, 1, at::kBFloat16), at::kFloat), bias(numbers({8}, 2, at::kBFloat16), at::kFloat);

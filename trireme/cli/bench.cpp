@@ -27,8 +27,9 @@ void add_pipeline(CLI::App& command, Action& chosen) {
   pipeline->add_option("--steps", options->steps, "Steps of each run")
       ->capture_default_str()
       ->check(CLI::Range(5, 10000));
-  pipeline->add_option("--context", options->context, "Tokens of a sequence")
-      ->capture_default_str()
+  pipeline
+      ->add_option("--context", options->context,
+                   "Tokens of a sequence (default: 128; in the small case 64, 128 and 256)")
       ->check(CLI::Range(8, 4096));
   pipeline
       ->add_option("--peer-threads", options->peer_threads, "Threads of each of the peer's stages; 0: find the best")

@@ -1,6 +1,7 @@
 #include "trireme/nn/parameter.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "trireme/nn/product.h"
 
@@ -21,6 +22,11 @@ void GradientSlot::add(const at::Tensor& gradient) {
 }
 
 void GradientSlot::add_product(const at::Tensor& left, const at::Tensor& right) {
+  if (deferred) return deferred->writes.push_back({this, left, right});
+  write_product(left, right);
+}
+
+void GradientSlot::write_product(const at::Tensor& left, const at::Tensor& right) {
   if (view.scalar_type() == left.scalar_type()) {
     product_into(view, left, right, /*add=*/!fresh);
     return written();
@@ -29,6 +35,11 @@ void GradientSlot::add_product(const at::Tensor& left, const at::Tensor& right) 
 }
 
 void GradientSlot::add_column_sums(const at::Tensor& rows) {
+  if (deferred) return deferred->writes.push_back({this, rows, {}});
+  write_column_sums(rows);
+}
+
+void GradientSlot::write_column_sums(const at::Tensor& rows) {
   if (fresh) {
     at::sum_out(view, rows, {0}, false, view.scalar_type());
   } else {
@@ -41,6 +52,19 @@ void GradientSlot::add_rows(const at::Tensor& places, const at::Tensor& rows) {
   if (fresh) view.zero_();
   view.index_add_(0, places, rows.to(view.scalar_type()));
   written();
+}
+
+void DeferredGradients::compute() {
+  const c10::NoGradGuard no_grad;
+  for (auto& write : writes) {
+    if (write.right.defined()) {
+      write.slot->write_product(write.left, write.right);
+    } else {
+      write.slot->write_column_sums(write.left);
+    }
+    write.left = write.right = at::Tensor();  // memory goes back as the work gets done
+  }
+  writes.clear();
 }
 
 }  // namespace trireme

@@ -10,13 +10,16 @@
 
 namespace trireme {
 
+struct DeferredGradients;
+
 // Where a parameter's gradient is written: a piece of a bucket that its owner gave it. The backward pass of a layer
 // writes there itself. For a matrix product of the bucket's own type the product lands in the bucket, so the gradients
 // that make up nearly all of a model are never zeroed, copied or accumulated in a pass of their own.
 struct GradientSlot {
   at::Tensor view;
-  bool fresh = true;              // nothing written yet in this step: overwrite instead of adding
-  std::function<void()> arrived;  // called after each write
+  bool fresh = true;                      // nothing written yet in this step: overwrite instead of adding
+  std::function<void()> arrived;          // called after each write
+  DeferredGradients* deferred = nullptr;  // set: products and column sums are put off until it computes them
 
   void add(const at::Tensor& gradient);                               // view (+)= gradient
   void add_product(const at::Tensor& left, const at::Tensor& right);  // view (+)= left · right
@@ -24,7 +27,23 @@ struct GradientSlot {
   void add_rows(const at::Tensor& places, const at::Tensor& rows);    // view[places[i]] (+)= rows[i]
 
  private:
+  friend struct DeferredGradients;
+  void write_product(const at::Tensor& left, const at::Tensor& right);
+  void write_column_sums(const at::Tensor& rows);
   void written();
+};
+
+// Weight gradients that a backward pass has put off. Nobody waits for them before the step's end, but another stage
+// waits for the input gradient, which half of the pass's work gives: so that goes first, and then these are computed.
+// They keep what they are computed from alive: for a product its input and the gradient of its output.
+struct DeferredGradients {
+  struct Write {
+    GradientSlot* slot;
+    at::Tensor left, right;  // a product; without `right` the column sums of `left`
+  };
+  std::vector<Write> writes;
+
+  void compute();  // in the order in which they were put off
 };
 
 // How a parameter starts: a distribution and its scale.

@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t file_batches = 4;
+constexpr int usual_context = 128;
 
 // A GPT of 25.5 M parameters, as anyone may train it.
 std::vector<std::string> gpt(int stages, int context, int64_t microbatches, int64_t microbatch, int steps) {
@@ -51,14 +52,15 @@ class PipelineBench {
   PipelineBench(const PipelineBenchOptions& options, fs::path folder) : options_(options), folder_(std::move(folder)) {}
 
   // Our schedule beside torch's 1F1B (or GPipe), both with the same delays.
-  BenchLine beside_torch(const std::string& name, const std::string& schedule, const std::string& peer_schedule,
-                         int64_t microbatches, int64_t microbatch, double jitter_ms) {
-    auto overrides = gpt(options_.stages, options_.context, microbatches, microbatch, options_.steps);
+  BenchLine beside_torch(const std::string& what, const std::string& schedule, const std::string& peer_schedule,
+                         int context, int64_t microbatches, int64_t microbatch, double jitter_ms) {
+    const auto name = name_of(context, what);
+    auto overrides = gpt(options_.stages, context, microbatches, microbatch, options_.steps);
     overrides.push_back("parallel.schedule=" + schedule);
     overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
     if (schedule == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
     const auto config = load_config({}, overrides);
-    const auto inputs = folder_ / fmt::format("{}-{}.safetensors", microbatches, microbatch);
+    const auto inputs = folder_ / fmt::format("{}-{}-{}.safetensors", context, microbatches, microbatch);
     if (!fs::exists(inputs)) write_inputs(config, file_batches, inputs);
     const int threads = threads_per_rank(config, options_.stages);
     const auto peer = [&](int peer_threads) {
@@ -77,9 +79,9 @@ class PipelineBench {
     line.bench_case = name;
     line.peer_name = fmt::format("torch.distributed.pipelining {} (Gloo)", peer_schedule);
     line.settings = {
-        {"stages", options_.stages},    {"context", options_.context}, {"schedule", schedule},
-        {"microbatches", microbatches}, {"microbatch", microbatch},    {"threads", threads},
-        {"peer_threads", best},         {"jitter_ms", jitter_ms},      {"in_flight", config.parallel.in_flight}};
+        {"stages", options_.stages},    {"context", context},       {"schedule", schedule},
+        {"microbatches", microbatches}, {"microbatch", microbatch}, {"threads", threads},
+        {"peer_threads", best},         {"jitter_ms", jitter_ms},   {"in_flight", config.parallel.in_flight}};
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
       const auto mine = run_ours(options_.stages, overrides, next_run());
@@ -92,20 +94,22 @@ class PipelineBench {
   }
 
   // Two of our own schedules, with delays on every message.
-  BenchLine beside_ourselves(const std::string& name, const std::string& schedule, const std::string& other,
-                             int64_t microbatches, int64_t microbatch, double jitter_ms) {
+  BenchLine beside_ourselves(const std::string& what, const std::string& schedule, const std::string& other,
+                             int context, int64_t microbatches, int64_t microbatch, double jitter_ms) {
+    const auto name = name_of(context, what);
     BenchLine line;
     line.bench = "pipeline";
     line.bench_case = name;
     line.peer_name = "our " + other;
     line.settings = {{"stages", options_.stages},
+                     {"context", context},
                      {"microbatches", microbatches},
                      {"microbatch", microbatch},
                      {"jitter_ms", jitter_ms}};
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
       for (const auto& one : {schedule, other}) {
-        auto overrides = gpt(options_.stages, options_.context, microbatches, microbatch, options_.steps);
+        auto overrides = gpt(options_.stages, context, microbatches, microbatch, options_.steps);
         overrides.push_back("parallel.schedule=" + one);
         overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
         if (one == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
@@ -147,7 +151,7 @@ class PipelineBench {
   void plot() {
     fs::create_directories(options_.plot);
     for (const std::string schedule : {"gpipe", "1f1b", "arrival"}) {
-      auto overrides = gpt(options_.stages, options_.context, 8, 1, 5);
+      auto overrides = gpt(options_.stages, options_.context > 0 ? options_.context : usual_context, 8, 1, 5);
       overrides.push_back("parallel.schedule=" + schedule);
       overrides.push_back("log.trace_steps=1");
       overrides.push_back("log.trace_from=4");
@@ -182,6 +186,10 @@ class PipelineBench {
     return {result.at("step_s").get<double>(), result.at("losses").get<std::vector<double>>()};
   }
 
+  std::string name_of(int context, const std::string& what) const {
+    return fmt::format("gpt 25.5M, {} tokens, {} stages, {}", context, options_.stages, what);
+  }
+
   fs::path next_run() { return folder_ / fmt::format("run-{}", ++runs_); }
 
   const PipelineBenchOptions& options_;
@@ -198,15 +206,20 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
   fs::create_directories(folder);
   PipelineBench bench(options, folder);
   const auto wanted = [&](const char* name) { return options.only.empty() || options.only == name; };
-  const auto stages = fmt::format("gpt 25.5M, {} tokens, {} stages", options.context, options.stages);
+  const int context = options.context > 0 ? options.context : usual_context;
   if (!options.plot.empty()) bench.plot();
   if (wanted("engine")) each(bench.engine());
-  if (wanted("large")) each(bench.beside_torch(stages + ", 1f1b, 8 microbatches of 8", "1f1b", "1f1b", 8, 8, 0));
-  if (wanted("small")) each(bench.beside_torch(stages + ", 1f1b, 16 microbatches of 1", "1f1b", "1f1b", 16, 1, 0));
+  if (wanted("large")) each(bench.beside_torch("1f1b, 8 microbatches of 8", "1f1b", "1f1b", context, 8, 8, 0));
+  if (wanted("small")) {
+    // What a message and an operation cost weighs the more, the shorter the sequence.
+    const auto contexts = options.context > 0 ? std::vector{options.context} : std::vector{64, usual_context, 256};
+    for (const int one : contexts)
+      each(bench.beside_torch("1f1b, 16 microbatches of 1", "1f1b", "1f1b", one, 16, 1, 0));
+  }
   if (wanted("jitter")) {
-    const auto delays = fmt::format(", 16 microbatches of 1, 0-{} ms on every message", options.jitter_ms);
-    each(bench.beside_ourselves(stages + ", arrival" + delays, "arrival", "1f1b", 16, 1, options.jitter_ms));
-    each(bench.beside_torch(stages + ", arrival" + delays, "arrival", "1f1b", 16, 1, options.jitter_ms));
+    const auto what = fmt::format("arrival, 16 microbatches of 1, 0-{} ms on every message", options.jitter_ms);
+    each(bench.beside_ourselves(what, "arrival", "1f1b", context, 16, 1, options.jitter_ms));
+    each(bench.beside_torch(what, "arrival", "1f1b", context, 16, 1, options.jitter_ms));
   }
   remove_tree(folder);
 }

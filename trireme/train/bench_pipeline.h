@@ -14,7 +14,7 @@ struct PipelineBenchOptions {
   int stages = 4;
   int repeats = 3;
   int steps = 8;
-  int context = 128;     // tokens of a sequence
+  int context = 0;       // tokens of a sequence; 0: 128, and for small microbatches 64, 128 and 256
   int peer_threads = 0;  // 0: as many as prove best
   double jitter_ms = 20;
   std::string only;  // one case: large, small, jitter, engine; empty: all

@@ -77,6 +77,9 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   optimizer_ = make_optimizer(config.optimizer);
   for (auto& bucket : store_->buckets()) optimizer_->prepare(bucket);
   store_->account(world.recorder().memory());
+  if (!stage_->first()) {
+    for (const auto& parameter : stage_->model().parameters()) parameter->gradient.deferred = &weight_gradients_;
+  }
   sync_ = std::make_unique<GradientSync>(*store_, world.communicator(), groups_, executor_);
   totals_ = at::zeros({total_idle + 3 * mesh_.stages}, at::kDouble);
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
@@ -267,13 +270,14 @@ void Trainer::backward(size_t m) {
     torch::autograd::backward(flight.outputs, gradients);
     gradients.clear();
   }
-  sync_->end_backward(last);
   const int replica = mesh_.replica_of(world_.rank());
   for (size_t i = 0; i < stage_->incoming().size(); ++i) {
     const auto& crossing = stage_->incoming()[i];
     postbox_->send(mesh_.rank_of(crossing.from, replica), {gradient, crossing.part, static_cast<int32_t>(m)},
                    flight.inputs[i].grad());
   }
+  weight_gradients_.compute();
+  sync_->end_backward(last);
   flight.inputs.clear();
   flight.outputs.clear();
   flight.loss = at::Tensor();

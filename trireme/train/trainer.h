@@ -127,11 +127,12 @@ class Trainer {
   std::vector<Share> pieces_;     // of the training batch
   std::vector<Share> evaluated_;  // of the held-out samples
   LoadedStep loaded_;
-  std::vector<Flight> flights_;  // by microbatch
-  size_t backwards_ = 0;         // done in this step
-  DeviceEvent last_pass_;        // on a card
-  bool settles_ = false;         // a pass is given to the card when its messages are there, and one at a time ahead
-  at::Tensor loss_sum_;          // over this rank's samples, on the device
+  std::vector<Flight> flights_;         // by microbatch
+  size_t backwards_ = 0;                // done in this step
+  DeferredGradients weight_gradients_;  // of the pass that runs now, where a stage before this one waits for it
+  DeviceEvent last_pass_;               // on a card
+  bool settles_ = false;  // a pass is given to the card when its messages are there, and one at a time ahead
+  at::Tensor loss_sum_;   // over this rank's samples, on the device
   double evaluated_items_ = 0;
   at::Tensor totals_;                // summed over ranks: loss, stop, squares of gradients, on the host
   std::vector<at::Tensor> squares_;  // of each bucket's gradients
