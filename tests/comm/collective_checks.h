@@ -17,7 +17,8 @@
 
 namespace trireme {
 
-constexpr at::ScalarType reducible_types[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kInt};
+constexpr at::ScalarType reducible_types[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong,
+                                              at::kInt,    at::kShort, at::kChar,     at::kByte};
 constexpr ReduceOp reduce_ops[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
 
 inline bool is_real(at::ScalarType dtype) { return c10::isFloatingType(dtype); }
@@ -27,9 +28,11 @@ inline bool is_real(at::ScalarType dtype) { return c10::isFloatingType(dtype); }
 enum class Promise { bits, rounding };
 
 // What rank `rank` gives: numbers in [-2, 2), or integers in ±2 million, that differ in every place and on every rank.
+// Integers of 8 and 16 bits stay so small that the sum over ten ranks fits.
 inline at::Tensor given_by(int rank, at::ScalarType dtype, int64_t count) {
   auto values = at::arange(count, at::kDouble).add_(1 + 0.37 * rank).mul_(0.6180339887498949).frac_().mul_(4).sub_(2);
-  if (!is_real(dtype)) values.mul_(1e6);
+  if (!is_real(dtype)) values.mul_(c10::elementSize(dtype) < 4 ? 5 : 1e6);
+  if (dtype == at::kByte) values.add_(10);
   return values.to(dtype);
 }
 
@@ -193,7 +196,8 @@ inline void check_all_to_all(Communicator& communicator, at::ScalarType dtype, i
 
 // Small integers, so that a sum over few ranks is exact in every type, in any order.
 inline at::Tensor small_integers(int rank, int64_t salt, at::ScalarType dtype, int64_t count) {
-  return at::arange(count, at::kLong).mul_(3).add_(5 * rank + salt).remainder_(7).sub_(3).to(dtype);
+  const int64_t smallest = dtype == at::kByte ? 0 : -3;
+  return at::arange(count, at::kLong).mul_(3).add_(5 * rank + salt).remainder_(7).add_(smallest).to(dtype);
 }
 
 // Random collectives of random types and sizes, many in flight, ended by waiting or helping in an order of each rank's

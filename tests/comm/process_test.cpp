@@ -32,6 +32,7 @@ const Role collectives("collectives", [] {
   auto communicator = join(recorder);
   if (std::string(communicator.transport_name()) != "shared")
     fail("the transport is {}", communicator.transport_name());
+  communicator.try_with({.reading = given("CASE") != "no reading"});
   auto arena = communicator.allocate(12 << 20);
   if (!at::equal(arena, at::zeros_like(arena))) fail("rank {}: allocated memory is not zeroed", communicator.rank());
   // Not at the same place on every rank: each is reduced where it lies.
@@ -148,6 +149,10 @@ class ProcessTest : public testing::Test {
 TEST_F(ProcessTest, CollectivesOfTwo) { expect_success("collectives", 2); }
 TEST_F(ProcessTest, CollectivesOfThree) { expect_success("collectives", 3); }
 TEST_F(ProcessTest, CollectivesOfFour) { expect_success("collectives", 4); }
+TEST_F(ProcessTest, CollectivesWhereTheKernelForbidsReading) {
+  expect_success("collectives", 2, "no reading");
+  expect_success("collectives", 5, "no reading");
+}
 
 TEST_F(ProcessTest, EveryRankHearsOfADisagreement) {
   expect_success("disagreement", 2, "0");

@@ -183,6 +183,25 @@ TEST(SharedTransport, AllocatingIsPartOfTheAgreedOrder) {
   });
 }
 
+TEST(SharedTransport, NarrowIntegersAreAddedUpWideAndStayAtTheirBounds) {
+  World::run_threads(3, [](World& world) {
+    auto& communicator = world.communicator();
+    const auto sum = [&](double one, double two, double three, at::ScalarType dtype) {
+      const double given[] = {one, two, three};
+      auto values = at::full({1000}, given[world.rank()], dtype);  // the vectorised part and the rest
+      communicator.wait(communicator.all_reduce(values, ReduceOp::sum, "sum"));
+      EXPECT_TRUE(at::equal(values, values[0].expand_as(values)));
+      return values[0].item<double>();
+    };
+    EXPECT_EQ(sum(100, 100, -100, at::kChar), 100);
+    EXPECT_EQ(sum(100, 100, 100, at::kChar), 127);
+    EXPECT_EQ(sum(-100, -100, 1, at::kChar), -128);
+    EXPECT_EQ(sum(200, 200, 1, at::kByte), 255);
+    EXPECT_EQ(sum(30'000, 30'000, -30'000, at::kShort), 30'000);
+    EXPECT_EQ(sum(-30'000, -30'000, 0, at::kShort), -32'768);
+  });
+}
+
 TEST(SharedTransport, WhatIsNotANumberWinsWhicheverRankItComesFrom) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   for (int from = 0; from < 3; ++from) {

@@ -2,6 +2,9 @@
 #include <memory>
 
 #include "trireme/cli/command.h"
+#include "trireme/comm/launch.h"
+#include "trireme/comm/world.h"
+#include "trireme/train/bench_comm.h"
 #include "trireme/train/bench_pipeline.h"
 #include "trireme/train/bench_train.h"
 
@@ -48,6 +51,53 @@ void add_pipeline(CLI::App& command, Action& chosen) {
   });
 }
 
+// As one of the ranks that measure, or as the one who starts them.
+int measure_as_rank(const CommBenchOptions& options) {
+  const auto around = look_around();
+  if (around.launcher == Launcher::nobody) {
+    LaunchOptions launch_options;
+    launch_options.ranks = options.ranks.front();
+    launch_options.mpirun = true;
+    launch_options.arguments = command_line();
+    return launch(launch_options);
+  }
+  const auto transport = options.transport == "mpi" ? TransportKind::mpi : TransportKind::automatic;
+  const auto world = World::join(around, transport);
+  const auto found = measure_comm(options, *world);
+  if (world->rank() == 0) std::cout << found.dump() << std::endl;
+  return 0;
+}
+
+void add_comm(CLI::App& command, Action& chosen) {
+  auto options = std::make_shared<CommBenchOptions>();
+  auto json = std::make_shared<bool>(false), worker = std::make_shared<bool>(false);
+  auto* comm = command.add_subcommand("comm", "Collectives beside Open MPI's own and Gloo's");
+  comm->footer("Example: trireme bench comm --ranks 2 --case all_reduce bucket --kib 64 1024");
+  comm->add_option("--case", options->collectives,
+                   "all_reduce, bucket (an all-reduce of memory that the ranks share), reduce_scatter, all_gather, "
+                   "all_to_all, overlap, checking (default: the first five)")
+      ->check(CLI::IsMember(CommBenchOptions::known()));
+  comm->add_option("--ranks", options->ranks, "Numbers of ranks (default: 2 and 4)")->check(CLI::Range(2, 64));
+  comm->add_option("--kib", options->kib, "Sizes of the whole tensor in KiB (default: 1 to 65536)")
+      ->check(CLI::Range(1.0, 1048576.0));
+  comm->add_option("--transport", options->transport, "automatic (shared memory inside a host), or mpi")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"automatic", "mpi"}));
+  comm->add_option("--repeats", options->repeats, "Alternating runs of each side")
+      ->capture_default_str()
+      ->check(at_least(1));
+  comm->add_option("--python", options->python, "The Python that holds torch")->capture_default_str();
+  comm->add_flag("--json", *json, "Print one JSON object a line");
+  comm->add_flag("--worker", *worker, "Be one of the ranks that measure")->group("");
+  comm->callback([options, json, worker, &chosen] {
+    chosen = [options, json, worker] {
+      if (*worker) return measure_as_rank(*options);
+      run_comm_bench(*options, [&](const BenchLine& line) { print(line, *json); });
+      return 0;
+    };
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& program, Action& chosen) {
@@ -74,6 +124,7 @@ void add_bench(CLI::App& program, Action& chosen) {
     };
   });
   add_pipeline(*command, chosen);
+  add_comm(*command, chosen);
 }
 
 }  // namespace trireme

@@ -12,6 +12,8 @@ namespace {
 constexpr size_t ring_slots = 1024;
 }
 
+thread_local bool Communicator::Waiting::here = false;
+
 Communicator::Communicator(std::unique_ptr<Transport> transport, Recorder& recorder)
     : recorder_(recorder), ring_(ring_slots) {
   transports_.push_back(std::move(transport));
@@ -36,7 +38,7 @@ Communicator::~Communicator() {
 Communicator::Ticket Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const char* name, Done done,
                                               Group group) {
   Call call{.count = tensor.numel(), .collective = Collective::all_reduce, .op = op, .dtype = tensor.scalar_type()};
-  return submit(group, call, {tensor, {}, {}, {}}, name, std::move(done));
+  return submit(group, call, {tensor, {}, {}, {}, false}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root, const char* name, Done done,
@@ -45,7 +47,7 @@ Communicator::Ticket Communicator::broadcast(const at::Tensor& tensor, int root,
     fail("broadcast \"{}\" from rank {}: there are {} ranks", name, root, size(group));
   Call call{.count = tensor.numel(), .collective = Collective::broadcast, .dtype = tensor.scalar_type()};
   call.root = static_cast<int16_t>(root);
-  return submit(group, call, {tensor, {}, {}, {}}, name, std::move(done));
+  return submit(group, call, {tensor, {}, {}, {}, false}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at::Tensor& output, const char* name,
@@ -56,7 +58,7 @@ Communicator::Ticket Communicator::all_gather(const at::Tensor& tensor, const at
          tensor.numel() * ranks, output.numel());
   }
   Call call{.count = tensor.numel(), .collective = Collective::all_gather, .dtype = tensor.scalar_type()};
-  return submit(group, call, {tensor, output, {}, {}}, name, std::move(done));
+  return submit(group, call, {tensor, output, {}, {}, false}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::barrier(const char* name, Done done, Group group) {
@@ -82,7 +84,7 @@ Communicator::Ticket Communicator::reduce(const at::Tensor& tensor, ReduceOp op,
   if (root < 0 || root >= size(group)) fail("reduce \"{}\" to rank {}: there are {} ranks", name, root, size(group));
   Call call{.count = tensor.numel(), .collective = Collective::reduce, .op = op, .dtype = tensor.scalar_type()};
   call.root = static_cast<int16_t>(root);
-  return submit(group, call, {tensor, {}, {}, {}}, name, std::move(done));
+  return submit(group, call, {tensor, {}, {}, {}, false}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::reduce_scatter(const at::Tensor& tensor, ReduceOp op, const char* name, Done done,
@@ -91,7 +93,7 @@ Communicator::Ticket Communicator::reduce_scatter(const at::Tensor& tensor, Redu
   check_parts(parts, size(group), tensor.numel(), name);
   Call call{.count = tensor.numel(), .collective = Collective::reduce_scatter, .op = op, .dtype = tensor.scalar_type()};
   call.parts = fingerprint_of(parts);
-  return submit(group, call, {tensor, {}, std::move(parts), {}}, name, std::move(done));
+  return submit(group, call, {tensor, {}, std::move(parts), {}, false}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::gather_parts(const at::Tensor& tensor, const char* name, Done done, Group group,
@@ -100,7 +102,7 @@ Communicator::Ticket Communicator::gather_parts(const at::Tensor& tensor, const 
   check_parts(parts, size(group), tensor.numel(), name);
   Call call{.count = tensor.numel(), .collective = Collective::gather_parts, .dtype = tensor.scalar_type()};
   call.parts = fingerprint_of(parts);
-  return submit(group, call, {tensor, {}, std::move(parts), {}}, name, std::move(done));
+  return submit(group, call, {tensor, {}, std::move(parts), {}, false}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::all_to_all(const at::Tensor& given, const at::Tensor& taken, const char* name,
@@ -118,7 +120,7 @@ Communicator::Ticket Communicator::all_to_all(const at::Tensor& given, const at:
   if (given.scalar_type() != taken.scalar_type() || !taken.is_contiguous())
     fail("all_to_all \"{}\" needs two contiguous tensors of one type", name);
   Call call{.collective = Collective::all_to_all, .dtype = given.scalar_type()};
-  return submit(group, call, {given, taken, std::move(give), std::move(take)}, name, std::move(done));
+  return submit(group, call, {given, taken, std::move(give), std::move(take), false}, name, std::move(done));
 }
 
 Communicator::Ticket Communicator::submit(Group group, Call call, Arguments arguments, const char* name, Done done) {
@@ -141,15 +143,15 @@ Communicator::Ticket Communicator::submit(Group group, Call call, Arguments argu
   const Ticket ticket = ++tail_;
   if (size() == 1) {
     // Also what callbacks queue meanwhile: alone there is no other thread to carry it.
-    while (carry_one(lock)) {
+    while (carry_one(lock, true)) {
     }
-  } else if (!carrying_) {
+  } else if (!carrying_ && !Waiting::here) {
     work_.notify_one();
   }
   return ticket;
 }
 
-std::exception_ptr Communicator::carry_out(Operation& slot) {
+std::exception_ptr Communicator::carry_out(Operation& slot, bool idle) {
   recorder_.communicate(slot.call.name, static_cast<int64_t>(slot.call.sequence));
   auto* trace = recorder_.trace();
   const int64_t begun = trace ? monotonic_ns() : 0;
@@ -158,8 +160,8 @@ std::exception_ptr Communicator::carry_out(Operation& slot) {
   try {
     if (ranks > 1 || given.output.defined()) {
       StagedTensor tensor(given.tensor, slot.ready), output(given.output, slot.ready);
-      transports_[slot.group]->carry_out(slot.call,
-                                         {tensor.host(), output.host(), std::move(given.give), std::move(given.take)});
+      transports_[slot.group]->carry_out(
+          slot.call, {tensor.host(), output.host(), std::move(given.give), std::move(given.take), idle});
       if (!given.output.defined()) tensor.write_back();
       output.write_back();
     }
@@ -181,14 +183,14 @@ std::exception_ptr Communicator::carry_out(Operation& slot) {
 }
 
 // Takes the oldest call and carries it out; the lock is held on entry and on return, not in between.
-bool Communicator::carry_one(std::unique_lock<std::mutex>& lock) {
+bool Communicator::carry_one(std::unique_lock<std::mutex>& lock, bool idle) {
   if (carrying_ || head_ == tail_) return false;
   carrying_ = true;
   auto& slot = ring_[head_ % ring_.size()];
   // Behind a failed call nothing is tried any more, as the peers will not come to it; whoever waits for it is told.
   std::exception_ptr error = failure_;
   lock.unlock();
-  if (!error) error = carry_out(slot);
+  if (!error) error = carry_out(slot, idle);
   slot.arguments = {};
   const Done done = std::move(slot.done);
   slot.done = nullptr;
@@ -212,13 +214,13 @@ bool Communicator::carry_one(std::unique_lock<std::mutex>& lock) {
 
 bool Communicator::help() {
   std::unique_lock lock(mutex_);
-  return carry_one(lock);
+  return carry_one(lock, true);
 }
 
 void Communicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   while (head_ < ticket) {
-    if (!carry_one(lock)) finished_.wait(lock);
+    if (!carry_one(lock, true)) finished_.wait(lock);
   }
   if (failure_ && failed_ <= ticket) std::rethrow_exception(failure_);
 }
@@ -229,7 +231,7 @@ void Communicator::run() {
     // A call still queued when the communicator ends will never be met by its peers: it is dropped.
     work_.wait(lock, [&] { return ending_ || (head_ < tail_ && !carrying_); });
     if (ending_) return;
-    carry_one(lock);
+    carry_one(lock, false);
   }
 }
 

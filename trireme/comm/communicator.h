@@ -69,6 +69,13 @@ class Communicator final : public Helper {
 
   // Returns when the call has ended; throws its error, or that of an earlier call.
   void wait(Ticket ticket);
+  // Starts a call and waits for it, all on this thread: no other one is woken for it.
+  //   communicator.now([&] { return communicator.all_reduce(tensor, ReduceOp::sum, "loss"); });
+  template <class Start>
+  void now(const Start& start) {
+    Waiting waiting;
+    wait(start());
+  }
 
   bool help() override;
 
@@ -78,9 +85,19 @@ class Communicator final : public Helper {
   // Opens ways for messages between single ranks. Collective over all ranks, each with its own peers.
   std::unique_ptr<Mail> open_mail(const MailPeers& peers);
 
+  // While nothing is queued; the same on all ranks.
+  void try_with(const TransportTrial& trial) { transports_[everybody]->try_with(trial); }
+
   void abort() { transports_[everybody]->abort(); }
 
  private:
+  // While one lives, its thread is going to wait for what it starts.
+  struct Waiting {
+    Waiting() { here = true; }
+    ~Waiting() { here = false; }
+    static thread_local bool here;
+  };
+
   struct Operation {
     Call call;
     Group group = everybody;
@@ -92,8 +109,8 @@ class Communicator final : public Helper {
   Ticket submit(Group group, Call call, Arguments arguments, const char* name, Done done);
   // Waits until nothing is queued, and gives the next place in the group's order to a call made by the calling thread.
   Call take_turn(std::unique_lock<std::mutex>& lock, Group group, Collective collective, const char* name);
-  std::exception_ptr carry_out(Operation& slot);
-  bool carry_one(std::unique_lock<std::mutex>& lock);
+  std::exception_ptr carry_out(Operation& slot, bool idle);
+  bool carry_one(std::unique_lock<std::mutex>& lock, bool idle);  // `idle`: by a thread with nothing else to do
   void run();
 
   std::vector<std::unique_ptr<Transport>> transports_;  // by group; null for a group that this rank is not in

@@ -96,6 +96,7 @@ class MpiTransport final : public Transport {
   const char* name() const override { return "mpi"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  void try_with(const TransportTrial& trial) override { checking_ = trial.checking; }
 
   void carry_out(const Call& call, const Arguments& arguments) override {
     compare(call);
@@ -171,6 +172,7 @@ class MpiTransport final : public Transport {
 
   // Fingerprints have a fixed size, so this first exchange cannot go wrong whatever the ranks asked for.
   void compare(const Call& call) {
+    if (!checking_) return;
     calls_[static_cast<size_t>(rank_)] = call;
     collectives_.all_gather_small(reinterpret_cast<std::byte*>(calls_.data()), sizeof(Call));
     check_agreement(calls_);
@@ -181,6 +183,7 @@ class MpiTransport final : public Transport {
   std::unique_ptr<Wire> wire_;
   WireCollectives collectives_;
   int rank_ = 0, size_ = 1;
+  bool checking_ = true;
   std::vector<Call> calls_;
   std::vector<int64_t> parts_;  // where each rank's parts begin, those that it gives and those that it takes
 };

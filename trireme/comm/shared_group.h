@@ -28,8 +28,8 @@ constexpr int64_t staging_bytes = 256 << 10;  // per exhibit
 
 // Where a rank's buffer lies: an address that peers understand.
 struct Place {
-  int64_t segment = -1;  // -1: not reachable; 0: `offset` is an address of this process; n: n-th allocation
-  uint64_t offset = 0;
+  int64_t segment = -1;  // 0: `offset` is an address of this process; n: in the n-th allocation; -1: an address of the
+  uint64_t offset = 0;   // process that shows it, from which only the kernel can copy
 };
 
 // What a rank shows its peers for one call. There are two, used in turn: every call has at least one meeting of all
@@ -37,6 +37,7 @@ struct Place {
 struct Exhibit {
   Call call;
   Place place;
+  int64_t words[1024];  // where parts begin
   alignas(64) std::byte staging[staging_bytes];
 };
 
@@ -44,7 +45,8 @@ struct Exhibit {
 struct alignas(128) Lane {
   std::atomic<uint32_t> arrived{0};
   std::atomic<uint32_t> sleepers{0};
-  std::atomic<uint32_t> left{0};  // it will arrive nowhere any more
+  std::atomic<uint32_t> left{0};              // it will arrive nowhere any more
+  std::atomic<int64_t> process{0}, probe{0};  // its number, and the address of a word that peers try to read
   std::atomic<int64_t> given{0};  // a number that goes with a call: bytes allocated (-1: could not), a color
   alignas(128) std::atomic<uint32_t> bell{
       0};                              // rung when a message for this rank was put down, or one of its own taken

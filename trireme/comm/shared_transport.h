@@ -1,9 +1,6 @@
-// Collectives among ranks that can see each other's memory: threads of one process, or processes of one host through
-// shared memory. An all-reduce is one pass: rank r reads slice r of every rank's buffer and writes the sum to all of
-// them, so p ranks read and write each element once between them. Ranks wait for each other on futexes and sleep.
-//
-// Tensors in memory from allocate() (and, for threads, all tensors) are reduced where they lie; others go through small
-// staging buffers, piece by piece.
+// Ranks that share memory: threads of one process, or processes of one host. Gradient buckets lie in memory that all
+// ranks of the group have mapped, and are reduced where they lie (shared_collectives); ranks wait for each other on
+// futexes (shared_meeting).
 #pragma once
 
 #include <memory>

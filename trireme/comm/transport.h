@@ -16,6 +16,13 @@ struct Arguments {
   at::Tensor tensor;   // in place, or what this rank gives
   at::Tensor output;   // all_gather: size() × count elements; all_to_all: what it takes
   Offsets give, take;  // the parts of `tensor`, and of `output`, where the collective has any
+  bool idle = false;   // the thread that carries it out has nothing else to do: it may look for its peers, not sleep
+};
+
+// What a benchmark or a test may leave out, to see what it costs or that the other way works too.
+struct TransportTrial {
+  bool checking = true;  // ranks compare their calls
+  bool reading = true;   // ranks of a host read each other's memory through the kernel, where it allows that
 };
 
 class Transport {
@@ -37,6 +44,8 @@ class Transport {
 
   // Ways for messages from and to the given peers. Collective.
   virtual std::unique_ptr<Mail> open_mail(const Call& call, const MailPeers& peers) = 0;
+
+  virtual void try_with(const TransportTrial&) {}
 
   // Makes every rank that waits for this one throw. For ranks that are threads; processes end by the watchdog.
   virtual void abort() {}

@@ -1,0 +1,80 @@
+// Collectives among ranks that see each other's memory. An all-reduce of memory that all of them can reach is one pass:
+// rank r reads slice r of every rank's buffer and writes the sum to all of them, so p ranks read and write each element
+// once between them. Memory of other processes is reached through the kernel, where it allows that. What is short, and all
+// else, goes through staging buffers in pieces that stay in a core's cache, with one meeting a piece: while one half of
+// a buffer is read, the other is filled.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "trireme/comm/shared_meeting.h"
+#include "trireme/comm/transport.h"
+
+namespace trireme {
+
+class SharedCollectives {
+ public:
+  explicit SharedCollectives(SharedMeeting& meeting)
+      : meeting_(meeting), rank_(meeting.rank()), size_(meeting.size()), addresses_(static_cast<size_t>(size_)) {}
+
+  // Says where a rank's buffer lies in this process, by what that rank has shown.
+  using Find = std::function<std::byte*(int rank, const Place& place)>;
+  void set_find(Find find) { find_ = std::move(find); }
+  // All ranks may read and write each other's memory through the kernel.
+  void set_reads(bool reads) { reads_ = reads; }
+
+  // The call has been shown, with `place` saying where the tensor lies.
+  void carry_out(const Call& call, const Arguments& arguments);
+
+ private:
+  // Shorter ones are copied even where they could be reached: that saves a meeting.
+  static constexpr int64_t worth_reaching = 32 << 10;
+  static constexpr int64_t piece_bytes = staging_bytes / 2;
+
+  void all_reduce(const Call& call, std::byte* data, int64_t element);
+  // Reduces elements [begin, end), bit by bit, reading the others' through the kernel. The results go into this rank's
+  // own buffer and into that of rank `to`, or everybody's.
+  void reduce_by_kernel(const Call& call, std::byte* data, int64_t element, int64_t begin, int64_t end, int to);
+  void all_reduce_staged(const Call& call, std::byte* data, int64_t element);
+  void reduce_to_root(const Call& call, std::byte* data, int64_t element);
+  void reduce_scatter(const Call& call, std::byte* data, int64_t element, const Offsets& parts);
+  void broadcast(int root, std::byte* data, int64_t bytes);
+  // Part r of the output is what rank r gives; `parts` in bytes.
+  void gather(const std::byte* given, std::byte* output, const std::vector<int64_t>& parts);
+  void all_to_all(const Arguments& arguments);
+
+  std::byte* address_of(int rank) { return find_(rank, meeting_.exhibit(rank).place); }
+  bool has_address(int rank) { return meeting_.exhibit(rank).place.segment >= 0; }
+  bool all_have_addresses();
+  // Copies from where a rank's buffer lies, or to there, through the kernel if need be.
+  void read(int rank, int64_t offset, std::byte* to, int64_t bytes);
+  void write(int rank, int64_t offset, std::byte* from, int64_t bytes);
+  template <class Copy>
+  void by_kernel(Copy copy, int rank, int64_t offset, std::byte* here, int64_t bytes);
+  // A rank's staging buffer for the k-th piece.
+  std::byte* staging(int rank, int64_t piece) {
+    return meeting_.exhibit(rank).staging + (piece % 2) * piece_bytes;
+  }
+  // Each piece is put into this rank's staging buffer, and taken out of the others' when all have done so. A rank
+  // begins on the piece after next only when all have come to the next one, and so are done with this one.
+  template <class Put, class Take>
+  void in_pieces(int64_t bytes, const Put& put, const Take& take);
+  // Elements [first, last) of all buffers, which begin at element `origin` of the tensor, into one target, or, without
+  // one, into all of them.
+  void reduce_span(const Call& call, int64_t element, int64_t origin, int64_t first, int64_t last,
+                   const std::vector<void*>& buffers, void* target = nullptr);
+  const std::vector<void*>& staged(int64_t piece);
+  const std::vector<void*>& reached();
+
+  SharedMeeting& meeting_;
+  const int rank_, size_;
+  Find find_;
+  bool reads_ = false;
+  std::vector<void*> addresses_, slice_;
+  std::vector<std::byte> scratch_;  // what was read of each rank
+  std::vector<int64_t> parts_;  // where each rank's parts begin, those that it gives and those that it takes
+};
+
+}  // namespace trireme

@@ -1,0 +1,319 @@
+#include "trireme/train/bench_comm.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/base/units.h"
+#include "trireme/comm/mpi_peer.h"
+#include "trireme/engine/executor.h"
+#include "trireme/train/bench_peer.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int blocks = 5;
+constexpr double block_s = 0.02;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The ranks' side of the benchmark: every measurement is checked, then timed in blocks that alternate with the peer's.
+class CommRank {
+ public:
+  explicit CommRank(World& world) : world_(world), communicator_(world.communicator()) {}
+
+  struct Sides {
+    std::function<void()> ours, peer;
+  };
+
+  void time(const Sides& sides, nlohmann::ordered_json& into) {
+    const auto [mine, theirs] = time(sides);
+    into = {{"ours_us", mine * 1e6}, {"mpi_us", theirs * 1e6}};
+  }
+
+  std::pair<double, double> time(const Sides& sides) {
+    const int rounds = rounds_of(sides.ours), peer_rounds = rounds_of(sides.peer);
+    std::vector<double> mine, theirs;
+    for (int block = 0; block < blocks; ++block) {
+      mine.push_back(block_of(sides.ours, rounds));
+      theirs.push_back(block_of(sides.peer, peer_rounds));
+    }
+    return {median(mine), median(theirs)};
+  }
+
+  // A tensor of this rank's number + 1, in memory of its own or shared.
+  at::Tensor filled(int64_t count, bool shared) {
+    auto tensor = shared ? communicator_.allocate(count * 4).view(at::kFloat) : at::empty({count}, at::kFloat);
+    return tensor.fill_(static_cast<double>(world_.rank() + 1));
+  }
+
+  void all_reduce(int64_t count, bool shared, nlohmann::ordered_json& into) {
+    const auto tensor = filled(count, shared), other = filled(count, false);
+    const auto ours = [&] { now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); }); };
+    const auto peer = [&] { MpiPeer::all_reduce(other.mutable_data_ptr<float>(), count); };
+    ours();
+    peer();
+    const int64_t ranks = world_.size();
+    expect(tensor, static_cast<double>(ranks * (ranks + 1) / 2), "all_reduce");
+    expect(other, static_cast<double>(ranks * (ranks + 1) / 2), "MPI_Allreduce");
+    tensor.fill_(0);  // sums of sums would soon be infinite, which some processors add up slowly
+    other.fill_(0);
+    time({ours, peer}, into);
+  }
+
+  void reduce_scatter(int64_t count, nlohmann::ordered_json& into) {
+    const int64_t ranks = world_.size(), part = count / ranks, begin = world_.rank() * part;
+    const auto tensor = filled(count, false), other = filled(count, false), taken = at::empty({part});
+    const auto parts = even_offsets(count, world_.size());
+    const auto ours = [&] {
+      now([&] { return communicator_.reduce_scatter(tensor, ReduceOp::sum, "bench", {}, everybody, parts); });
+    };
+    const auto peer = [&] {
+      MpiPeer::reduce_scatter(other.const_data_ptr<float>(), taken.mutable_data_ptr<float>(), part);
+    };
+    ours();
+    peer();
+    expect(tensor.narrow(0, begin, part), static_cast<double>(ranks * (ranks + 1) / 2), "reduce_scatter");
+    expect(taken, static_cast<double>(ranks * (ranks + 1) / 2), "MPI_Reduce_scatter_block");
+    tensor.fill_(0);
+    other.fill_(0);
+    time({ours, peer}, into);
+  }
+
+  void all_gather(int64_t count, nlohmann::ordered_json& into) {
+    const int64_t part = count / world_.size();
+    const auto given = filled(part, false), taken = at::empty({count}), other = at::empty({count});
+    const auto ours = [&] { now([&] { return communicator_.all_gather(given, taken, "bench"); }); };
+    const auto peer = [&] {
+      MpiPeer::all_gather(given.const_data_ptr<float>(), other.mutable_data_ptr<float>(), part);
+    };
+    ours();
+    peer();
+    if (!at::equal(taken, other)) fail("all_gather differs from MPI_Allgather");
+    time({ours, peer}, into);
+  }
+
+  void all_to_all(int64_t count, nlohmann::ordered_json& into) {
+    const int64_t part = count / world_.size();
+    const auto given = at::arange(count, at::kFloat) + 1000 * world_.rank();
+    const auto taken = at::empty({count}), other = at::empty({count});
+    const auto ours = [&] { now([&] { return communicator_.all_to_all(given, taken, "bench"); }); };
+    const auto peer = [&] {
+      MpiPeer::all_to_all(given.const_data_ptr<float>(), other.mutable_data_ptr<float>(), part);
+    };
+    ours();
+    peer();
+    if (!at::equal(taken, other)) fail("all_to_all differs from MPI_Alltoall");
+    time({ours, peer}, into);
+  }
+
+  // The share of an all-reduce that a computation of the same length hides, by OSU's formula.
+  void overlap(int64_t count, nlohmann::ordered_json& into) {
+    const auto tensor = filled(count, true), other = filled(count, false);
+    tensor.fill_(0);
+    other.fill_(0);
+    auto* data = other.mutable_data_ptr<float>();
+    const auto [ours, theirs] = time({[&] { now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); }); },
+                                      [&] { MpiPeer::all_reduce(data, count); }});
+    const auto hidden = [&](double alone, const std::function<void(const std::function<void()>&)>& beside) {
+      const auto [both, work] = time({[&] { beside([&] { compute(alone); }); }, [&] { compute(alone); }});
+      return std::max(0.0, 1 - (both - work) / alone);
+    };
+    const double mine = hidden(ours, [&](const auto& work) {
+      const auto ticket = communicator_.all_reduce(tensor, ReduceOp::sum, "bench");
+      work();
+      communicator_.wait(ticket);
+    });
+    const double peer =
+        hidden(theirs, [&](const auto& work) { MpiPeer::all_reduce_beside(data, count, work); });
+    into = {{"ours_percent", 100 * mine}, {"mpi_percent", 100 * peer}};
+  }
+
+  // With and without the comparison of calls.
+  void checking(int64_t count, nlohmann::ordered_json& into) {
+    const auto tensor = filled(count, true);
+    tensor.fill_(0);
+    const auto call = [&](bool checked) {
+      communicator_.try_with({.checking = checked});
+      now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); });
+    };
+    const auto [checked, unchecked] = time({[&] { call(true); }, [&] { call(false); }});
+    communicator_.try_with({});
+    into = {{"ours_us", checked * 1e6}, {"unchecked_us", unchecked * 1e6}};
+  }
+
+ private:
+  template <class Start>
+  void now(const Start& start) {
+    communicator_.now(start);
+  }
+
+  void expect(const at::Tensor& tensor, double value, const char* what) {
+    if (tensor.numel() > 0 && !at::equal(tensor, at::full_like(tensor, value))) fail("{} gave a wrong result", what);
+  }
+
+  // Arithmetic that stays in registers, for so many seconds.
+  void compute(double seconds) {
+    const double end = clock_.now_s() + seconds;
+    while (clock_.now_s() < end) {
+      for (int i = 0; i < 200; ++i) number_ = number_ * 0.999 + 1;
+    }
+  }
+
+  double longest(double value) {
+    const auto tensor = at::full({1}, value, at::kDouble);
+    now([&] { return communicator_.all_reduce(tensor, ReduceOp::max, "longest"); });
+    return tensor.item<double>();
+  }
+
+  int rounds_of(const std::function<void()>& call) {
+    for (int i = 0; i < 3; ++i) call();
+    const double begun = clock_.now_s();
+    call();
+    const double once = longest(clock_.now_s() - begun);
+    return static_cast<int>(std::clamp(block_s / std::max(once, 1e-6), 2.0, 5000.0));
+  }
+
+  double block_of(const std::function<void()>& call, int rounds) {
+    now([&] { return communicator_.barrier("begin"); });
+    const double begun = clock_.now_s();
+    for (int i = 0; i < rounds; ++i) call();
+    return longest((clock_.now_s() - begun) / rounds);
+  }
+
+  World& world_;
+  Communicator& communicator_;
+  RealClock clock_;
+  volatile double number_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> CommBenchOptions::known() {
+  return {"all_reduce", "bucket", "reduce_scatter", "all_gather", "all_to_all", "overlap", "checking"};
+}
+
+std::vector<int64_t> CommBenchOptions::bytes() const {
+  std::vector<int64_t> sizes;
+  for (const double one : kib) sizes.push_back(static_cast<int64_t>(one * 1024) / 64 * 64);
+  return sizes;
+}
+
+nlohmann::ordered_json measure_comm(const CommBenchOptions& options, World& world) {
+  CommRank rank(world);
+  nlohmann::ordered_json found;
+  for (const auto& name : options.collectives) {
+    for (const int64_t bytes : options.bytes()) {
+      const int64_t count = bytes / 4 / world.size() * world.size();
+      auto& into = found[name][std::to_string(bytes)];
+      if (name == "all_reduce" || name == "bucket") rank.all_reduce(count, name == "bucket", into);
+      if (name == "reduce_scatter") rank.reduce_scatter(count, into);
+      if (name == "all_gather") rank.all_gather(count, into);
+      if (name == "all_to_all") rank.all_to_all(count, into);
+      if (name == "overlap") rank.overlap(count, into);
+      if (name == "checking") rank.checking(count, into);
+    }
+  }
+  return found;
+}
+
+namespace {
+
+bool is_collective(const std::string& name) { return name != "overlap" && name != "checking"; }
+
+// What one repeat found, by case and bytes.
+struct Found {
+  nlohmann::json ours, gloo;
+};
+
+Found measure_once(const CommBenchOptions& options, int ranks) {
+  std::vector<std::string> names, plain, sizes, kib;
+  for (const auto& name : options.collectives) {
+    names.push_back(name);
+    if (is_collective(name)) plain.push_back(name == "bucket" ? "all_reduce" : name);
+  }
+  std::sort(plain.begin(), plain.end());
+  plain.erase(std::unique(plain.begin(), plain.end()), plain.end());
+  for (const int64_t bytes : options.bytes()) sizes.push_back(std::to_string(bytes));
+  for (const double one : options.kib) kib.push_back(fmt::format("{}", one));
+  Found found;
+  std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(), "bench", "comm", "--worker", "--ranks",
+                                 std::to_string(ranks), "--transport", options.transport, "--case"};
+  words.insert(words.end(), names.begin(), names.end());
+  words.push_back("--kib");
+  words.insert(words.end(), kib.begin(), kib.end());
+  found.ours = run_command(words);
+  if (!plain.empty()) {
+    found.gloo = run_command({options.python, TRIREME_SOURCE "/bench/torch_comm.py", "--ranks", std::to_string(ranks),
+                              "--sizes", fmt::format("{}", fmt::join(sizes, ",")), "--collectives",
+                              fmt::format("{}", fmt::join(plain, ","))});
+  }
+  return found;
+}
+
+BenchLine line_of(const CommBenchOptions& options, int ranks, const std::string& name, int64_t bytes,
+                  const std::vector<Found>& found) {
+  BenchLine line;
+  line.bench = "comm";
+  line.bench_case = fmt::format("{}, {}, {} ranks", name, human_bytes(static_cast<double>(bytes)), ranks);
+  line.settings = {{"collective", name}, {"bytes", bytes}, {"ranks", ranks}, {"transport", options.transport}};
+  const auto size = std::to_string(bytes);
+  const auto values = [&](const char* key) {
+    std::vector<double> all;
+    for (const auto& one : found) all.push_back(one.ours.at(name).at(size).at(key).get<double>());
+    return all;
+  };
+  if (name == "overlap") {
+    line.unit = "%";
+    line.smaller_is_better = false;
+    line.ours = values("ours_percent");
+    line.peer = values("mpi_percent");
+    line.peer_name = "MPI_Iallreduce";
+    return line;
+  }
+  line.unit = "us";
+  line.ours = values("ours_us");
+  if (name == "checking") {
+    line.peer = values("unchecked_us");
+    line.peer_name = "without checking";
+    return line;
+  }
+  const auto mpi = values("mpi_us");
+  std::vector<double> gloo;
+  for (const auto& one : found)
+    gloo.push_back(one.gloo.at(name == "bucket" ? "all_reduce" : name).at(size).get<double>());
+  line.peer = median(mpi) <= median(gloo) ? mpi : gloo;
+  line.peer_name = median(mpi) <= median(gloo) ? "Open MPI" : "Gloo";
+  line.settings["open_mpi_us"] = median(mpi);
+  line.settings["gloo_us"] = median(gloo);
+  return line;
+}
+
+}  // namespace
+
+void run_comm_bench(const CommBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
+  if (::access(options.python.c_str(), X_OK) != 0)
+    refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
+  for (const int ranks : options.ranks) {
+    std::vector<Found> found;
+    for (int repeat = 0; repeat < options.repeats; ++repeat) {
+      log::info("{} ranks: repeat {} of {}", ranks, repeat + 1, options.repeats);
+      found.push_back(measure_once(options, ranks));
+    }
+    for (const auto& name : options.collectives) {
+      for (const int64_t bytes : options.bytes()) each(line_of(options, ranks, name, bytes, found));
+    }
+  }
+}
+
+}  // namespace trireme
