@@ -1,7 +1,7 @@
-// Ranks under mpirun: the MPI transport against the same checks as the shared-memory one, and which transport is taken
-// when nobody asks for one.
+// Ranks under mpirun: the MPI transport against the same checks as the shared-memory one, the two together as on
+// several hosts, and which transport is taken when nobody asks for one.
 //
-//   mpirun -np 3 test_mpi_transport [automatic]
+//   mpirun -np 3 test_mpi_transport [automatic|hosts]
 #include <ATen/ATen.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/message_checks.h"
+#include "trireme/comm/mpi.h"
 #include "trireme/comm/world.h"
 
 namespace trireme {
@@ -56,7 +57,24 @@ void check_queue(Communicator& communicator) {
   }
 }
 
+// Two ranks to a host, as far as they go.
+void run_as_hosts() {
+  const auto session = MpiSession::start();
+  session->pretended_ranks_per_host = 2;
+  Recorder recorder;
+  Communicator communicator(make_hosts_transport(session), recorder);
+  if (std::string(communicator.transport_name()) != "shared memory and mpi")
+    fail("the transport is {}", communicator.transport_name());
+  check_groups(communicator);
+  check_messages(communicator, recorder, 0);
+  check_collectives(communicator, Promise::rounding);
+  check_queue(communicator);
+  const auto kinds = disagreements();
+  check_disagreement(communicator, kinds[static_cast<size_t>(communicator.size()) % kinds.size()]);
+}
+
 void run(const std::string& wanted) {
+  if (wanted == "hosts") return run_as_hosts();
   const auto around = look_around();
   if (around.launcher != Launcher::mpirun) refuse("start this with mpirun");
   const auto world = World::join(around, wanted == "mpi" ? TransportKind::mpi : TransportKind::automatic);

@@ -19,12 +19,16 @@ class MpiSession {
 
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
+  int pretended_ranks_per_host = 0;  // in tests: so many ranks in turn count as a host
   std::mutex mutex;
 
   // The text that the first rank of this host gives, on all of its ranks.
   std::string share_on_host(const std::string& text);
 };
 
+// MPI's messages between all ranks.
 std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<MpiSession> session);
+// Shared memory between ranks of a host, MPI's messages between hosts.
+std::unique_ptr<Transport> make_hosts_transport(std::shared_ptr<MpiSession> session);
 
 }  // namespace trireme

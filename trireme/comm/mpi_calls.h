@@ -7,7 +7,10 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
+#include "trireme/comm/algorithms.h"
+#include "trireme/comm/call.h"
 #include "trireme/comm/mail.h"
 #include "trireme/comm/mpi.h"
 #include "trireme/comm/wire.h"
@@ -27,8 +30,24 @@ class Patience {
   std::atomic<int> round_{0};  // whoever sends resets it
 };
 
+// Whether all ranks of a communicator make the same call. Fingerprints have a fixed size, so that this exchange cannot
+// go wrong whatever the ranks ask for.
+class CallComparison {
+ public:
+  CallComparison(std::shared_ptr<MpiSession> session, MPI_Comm comm);
+  void compare(const Call& call);  // throws, on all ranks alike, where they differ
+
+ private:
+  std::unique_ptr<Wire> wire_;
+  WireCollectives collectives_;
+  std::vector<Call> calls_;
+};
+
 // Each owns its communicator.
 std::unique_ptr<Mail> make_mpi_mail(std::shared_ptr<MpiSession> session, MPI_Comm comm, const MailPeers& peers);
 std::unique_ptr<Wire> make_mpi_wire(std::shared_ptr<MpiSession> session, MPI_Comm comm);
+std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<MpiSession> session, MPI_Comm comm);
+// What suits the ranks of the communicator: shared memory, MPI, or one inside hosts and the other between them.
+std::unique_ptr<Transport> make_hosts_transport(std::shared_ptr<MpiSession> session, MPI_Comm comm);
 
 }  // namespace trireme

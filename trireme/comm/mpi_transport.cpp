@@ -72,6 +72,21 @@ MPI_Comm duplicate(MPI_Comm comm) {
   return copy;
 }
 
+}  // namespace
+
+CallComparison::CallComparison(std::shared_ptr<MpiSession> session, MPI_Comm comm)
+    : wire_(make_mpi_wire(std::move(session), duplicate(comm))),
+      collectives_(*wire_),
+      calls_(static_cast<size_t>(wire_->size())) {}
+
+void CallComparison::compare(const Call& call) {
+  calls_[static_cast<size_t>(wire_->rank())] = call;
+  collectives_.all_gather_small(reinterpret_cast<std::byte*>(calls_.data()), sizeof(Call));
+  check_agreement(calls_);
+}
+
+namespace {
+
 // Collectives by our own algorithms on MPI's messages: MPI's sums of narrow types are wrong or missing, and its calls
 // cannot be waited for without a spinning core.
 class MpiTransport final : public Transport {
@@ -81,11 +96,11 @@ class MpiTransport final : public Transport {
       : session_(std::move(session)),
         world_(comm),
         wire_(make_mpi_wire(session_, duplicate(comm))),
-        collectives_(*wire_) {
+        collectives_(*wire_),
+        comparison_(session_, comm) {
     MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world_, &rank_);
     MPI_Comm_size(world_, &size_);
-    calls_.resize(static_cast<size_t>(size_));
   }
 
   ~MpiTransport() override {
@@ -170,28 +185,28 @@ class MpiTransport final : public Transport {
                             static_cast<std::byte*>(arguments.output.data_ptr()), take);
   }
 
-  // Fingerprints have a fixed size, so this first exchange cannot go wrong whatever the ranks asked for.
   void compare(const Call& call) {
-    if (!checking_) return;
-    calls_[static_cast<size_t>(rank_)] = call;
-    collectives_.all_gather_small(reinterpret_cast<std::byte*>(calls_.data()), sizeof(Call));
-    check_agreement(calls_);
+    if (checking_) comparison_.compare(call);
   }
 
   std::shared_ptr<MpiSession> session_;
   MPI_Comm world_;
   std::unique_ptr<Wire> wire_;
   WireCollectives collectives_;
+  CallComparison comparison_;
   int rank_ = 0, size_ = 1;
   bool checking_ = true;
-  std::vector<Call> calls_;
   std::vector<int64_t> parts_;  // where each rank's parts begin, those that it gives and those that it takes
 };
 
 }  // namespace
 
+std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<MpiSession> session, MPI_Comm comm) {
+  return std::make_unique<MpiTransport>(std::move(session), comm);
+}
+
 std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<MpiSession> session) {
-  return std::make_unique<MpiTransport>(std::move(session), duplicate(MPI_COMM_WORLD));
+  return make_mpi_transport(std::move(session), duplicate(MPI_COMM_WORLD));
 }
 
 }  // namespace trireme

@@ -126,8 +126,8 @@ void SharedCollectives::all_reduce(const Call& call, std::byte* data, int64_t el
 }
 
 // Nobody else touches these elements, in whichever buffer, before all meet again.
-void SharedCollectives::reduce_by_kernel(const Call& call, std::byte* data, int64_t element, int64_t begin,
-                                         int64_t end, int to) {
+void SharedCollectives::reduce_by_kernel(const Call& call, std::byte* data, int64_t element, int64_t begin, int64_t end,
+                                         int to) {
   constexpr int64_t bit_bytes = 1 << 20;  // in smaller ones the kernel is slower
   const int64_t bit = bit_bytes / element;
   scratch_.resize(static_cast<size_t>(size_ * bit_bytes));
@@ -193,8 +193,7 @@ void SharedCollectives::reduce_to_root(const Call& call, std::byte* data, int64_
       bytes,
       [&](int64_t piece, int64_t first, int64_t count) { copy_bytes(staging(rank_, piece), data + first, count); },
       [&](int64_t piece, int64_t first, int64_t count) {
-        if (rank_ == call.root)
-          reduce_span(call, element, 0, 0, count / element, staged(piece), data + first);
+        if (rank_ == call.root) reduce_span(call, element, 0, 0, count / element, staged(piece), data + first);
       });
 }
 
@@ -213,7 +212,8 @@ void SharedCollectives::reduce_scatter(const Call& call, std::byte* data, int64_
     }
   }
   in_pieces(
-      bytes, [&](int64_t piece, int64_t first, int64_t count) { copy_bytes(staging(rank_, piece), data + first, count); },
+      bytes,
+      [&](int64_t piece, int64_t first, int64_t count) { copy_bytes(staging(rank_, piece), data + first, count); },
       [&](int64_t piece, int64_t from, int64_t count) {
         const int64_t origin = from / element;
         const int64_t first = std::max(origin, begin), last = std::min(origin + count / element, end);

@@ -1,8 +1,8 @@
 // Collectives among ranks that see each other's memory. An all-reduce of memory that all of them can reach is one pass:
 // rank r reads slice r of every rank's buffer and writes the sum to all of them, so p ranks read and write each element
-// once between them. Memory of other processes is reached through the kernel, where it allows that. What is short, and all
-// else, goes through staging buffers in pieces that stay in a core's cache, with one meeting a piece: while one half of
-// a buffer is read, the other is filled.
+// once between them. Memory of other processes is reached through the kernel, where it allows that. What is short, and
+// all else, goes through staging buffers in pieces that stay in a core's cache, with one meeting a piece: while one
+// half of a buffer is read, the other is filled.
 #pragma once
 
 #include <cstddef>
@@ -54,9 +54,7 @@ class SharedCollectives {
   template <class Copy>
   void by_kernel(Copy copy, int rank, int64_t offset, std::byte* here, int64_t bytes);
   // A rank's staging buffer for the k-th piece.
-  std::byte* staging(int rank, int64_t piece) {
-    return meeting_.exhibit(rank).staging + (piece % 2) * piece_bytes;
-  }
+  std::byte* staging(int rank, int64_t piece) { return meeting_.exhibit(rank).staging + (piece % 2) * piece_bytes; }
   // Each piece is put into this rank's staging buffer, and taken out of the others' when all have done so. A rank
   // begins on the piece after next only when all have come to the next one, and so are done with this one.
   template <class Put, class Take>
@@ -74,7 +72,7 @@ class SharedCollectives {
   bool reads_ = false;
   std::vector<void*> addresses_, slice_;
   std::vector<std::byte> scratch_;  // what was read of each rank
-  std::vector<int64_t> parts_;  // where each rank's parts begin, those that it gives and those that it takes
+  std::vector<int64_t> parts_;      // where each rank's parts begin, those that it gives and those that it takes
 };
 
 }  // namespace trireme

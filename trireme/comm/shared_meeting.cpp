@@ -10,9 +10,9 @@ namespace trireme {
 
 namespace {
 
-constexpr int looks = 64;               // at least, before anything that costs a system call
-constexpr int64_t idle_ns = 50'000;     // of looking, by a thread that has a core to itself
-constexpr int yields = 100;             // of giving the core away between two looks, where ranks share cores
+constexpr int looks = 64;                  // at least, before anything that costs a system call
+constexpr int64_t idle_ns = 50'000;        // of looking, by a thread that has a core to itself
+constexpr int yields = 100;                // of giving the core away between two looks, where ranks share cores
 constexpr int64_t sleep_ns = 100'000'000;  // at most, before looking whether the others are still there
 
 bool reached(uint32_t seen, uint32_t target) { return static_cast<int32_t>(seen - target) >= 0; }
@@ -79,7 +79,8 @@ void SharedMeeting::await(int rank, uint32_t target) {
     const uint32_t seen = peer.arrived.load(std::memory_order_seq_cst);
     if (reached(seen, target)) break;
     if (group_->aborted()) fail("another rank ended while this one waited for it");
-    if (peer.left.load() && !reached(peer.arrived.load(), target)) fail("rank {} has left and will not take part", rank);
+    if (peer.left.load() && !reached(peer.arrived.load(), target))
+      fail("rank {} has left and will not take part", rank);
     futex_wait(peer.arrived, seen, sleep_ns);
   }
   peer.sleepers.fetch_sub(1, std::memory_order_relaxed);

@@ -186,7 +186,8 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   if (transport == TransportKind::shared && !all_here) refuse("comm.transport=shared needs all ranks on one host");
   const bool shared = transport != TransportKind::mpi && all_here;
   auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank)
-                        : make_mpi_transport(session);
+                 : transport == TransportKind::mpi ? make_mpi_transport(session)
+                                                   : make_hosts_transport(session);
   world->communicator_ = std::make_unique<Communicator>(std::move(carrier), *world->recorder_);
   // Once everybody holds the board its name is of no use: without it, nothing stays behind however the job ends.
   world->communicator_->wait(world->communicator_->barrier("meet"));

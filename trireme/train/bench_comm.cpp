@@ -123,8 +123,9 @@ class CommRank {
     tensor.fill_(0);
     other.fill_(0);
     auto* data = other.mutable_data_ptr<float>();
-    const auto [ours, theirs] = time({[&] { now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); }); },
-                                      [&] { MpiPeer::all_reduce(data, count); }});
+    const auto [ours, theirs] =
+        time({[&] { now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); }); },
+              [&] { MpiPeer::all_reduce(data, count); }});
     const auto hidden = [&](double alone, const std::function<void(const std::function<void()>&)>& beside) {
       const auto [both, work] = time({[&] { beside([&] { compute(alone); }); }, [&] { compute(alone); }});
       return std::max(0.0, 1 - (both - work) / alone);
@@ -134,8 +135,7 @@ class CommRank {
       work();
       communicator_.wait(ticket);
     });
-    const double peer =
-        hidden(theirs, [&](const auto& work) { MpiPeer::all_reduce_beside(data, count, work); });
+    const double peer = hidden(theirs, [&](const auto& work) { MpiPeer::all_reduce_beside(data, count, work); });
     into = {{"ours_percent", 100 * mine}, {"mpi_percent", 100 * peer}};
   }
 
@@ -247,8 +247,15 @@ Found measure_once(const CommBenchOptions& options, int ranks) {
   for (const int64_t bytes : options.bytes()) sizes.push_back(std::to_string(bytes));
   for (const double one : options.kib) kib.push_back(fmt::format("{}", one));
   Found found;
-  std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(), "bench", "comm", "--worker", "--ranks",
-                                 std::to_string(ranks), "--transport", options.transport, "--case"};
+  std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(),
+                                 "bench",
+                                 "comm",
+                                 "--worker",
+                                 "--ranks",
+                                 std::to_string(ranks),
+                                 "--transport",
+                                 options.transport,
+                                 "--case"};
   words.insert(words.end(), names.begin(), names.end());
   words.push_back("--kib");
   words.insert(words.end(), kib.begin(), kib.end());

@@ -1,0 +1,216 @@
+// Ranks on several hosts, several on each: those of a host share memory, and between hosts MPI's messages travel. In an
+// all-reduce each host first reduces for itself, every local rank a share of it; then each share crosses between the
+// ranks of all hosts that hold it; then the shares are gathered inside. So a host sends as few bytes as one rank on it
+// would have to (spec/collective_cost), and all its ranks help to send them.
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/mpi_calls.h"
+#include "trireme/comm/shared_transport.h"
+#include "trireme/observe/board.h"
+
+namespace trireme {
+
+namespace {
+
+// The ranks of `comm` that are on this rank's host.
+MPI_Comm host_of(const MpiSession& session, MPI_Comm comm) {
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm host;
+  if (session.pretended_ranks_per_host > 0) {
+    check_mpi(MPI_Comm_split(comm, session.rank / session.pretended_ranks_per_host, rank, &host), "MPI_Comm_split");
+  } else {
+    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  }
+  return host;
+}
+
+// A door to the ranks of one host, which meet under a name that the first of them makes up.
+std::unique_ptr<Transport> meet_on_host(MPI_Comm host) {
+  static int meetings = 0;
+  int rank = 0, size = 1;
+  MPI_Comm_rank(host, &rank);
+  MPI_Comm_size(host, &size);
+  char name[512] = {};
+  if (rank == 0) {
+    const auto path = board_path(fmt::format("pid{}-host{}", getpid(), meetings++)).string();
+    std::strncpy(name, path.c_str(), sizeof name - 1);
+  }
+  check_mpi(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, host), "MPI_Bcast");
+  return make_shared_transport(meet_processes(name, rank, size), rank);
+}
+
+class HostsTransport final : public Transport {
+ public:
+  // Owns the communicators: that of all ranks, and that of this host's.
+  HostsTransport(std::shared_ptr<MpiSession> session, MPI_Comm all, MPI_Comm host)
+      : session_(std::move(session)), all_(all), comparison_(session_, all) {
+    MPI_Comm_rank(all_, &rank_);
+    MPI_Comm_size(all_, &size_);
+    MPI_Comm_rank(host, &local_rank_);
+    MPI_Comm_size(host, &local_size_);
+    inside_ = meet_on_host(host);
+    check_mpi(MPI_Allreduce(&local_size_, &carriers_, 1, MPI_INT, MPI_MIN, all_), "MPI_Allreduce");
+    int first = rank_;
+    check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, host), "MPI_Bcast");
+    const int mine[] = {first, local_rank_};
+    places_.resize(static_cast<size_t>(size_));
+    static_assert(sizeof(Seat) == sizeof mine);
+    check_mpi(MPI_Allgather(mine, 2, MPI_INT, places_.data(), 2, MPI_INT, all_), "MPI_Allgather");
+    MPI_Comm between;
+    check_mpi(MPI_Comm_split(all_, carries() ? local_rank_ : MPI_UNDEFINED, rank_, &between), "MPI_Comm_split");
+    if (carries()) between_ = make_mpi_transport(session_, between);
+    MPI_Comm flat;
+    check_mpi(MPI_Comm_dup(all_, &flat), "MPI_Comm_dup");
+    flat_ = make_mpi_transport(session_, flat);
+    MPI_Comm_free(&host);
+  }
+
+  ~HostsTransport() override {
+    std::lock_guard lock(session_->mutex);
+    MPI_Comm_free(&all_);
+  }
+
+  const char* name() const override { return "shared memory and mpi"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void carry_out(const Call& call, const Arguments& arguments) override {
+    switch (call.collective) {
+      case Collective::all_reduce:
+        comparison_.compare(call);
+        if (call.count > 0) all_reduce(call, arguments);
+        return;
+      case Collective::broadcast:
+        comparison_.compare(call);
+        if (call.count > 0) broadcast(call, arguments);
+        return;
+      default: flat_->carry_out(call, arguments);
+    }
+  }
+
+  at::Tensor allocate(const Call& call, int64_t bytes) override {
+    comparison_.compare(call);
+    return inside_->allocate(inside({.collective = Collective::allocate}), bytes);
+  }
+
+  std::unique_ptr<Transport> split(const Call& call, int color) override {
+    comparison_.compare(call);
+    MPI_Comm comm;
+    {
+      std::lock_guard lock(session_->mutex);
+      check_mpi(MPI_Comm_split(all_, color < 0 ? MPI_UNDEFINED : color, rank_, &comm), "MPI_Comm_split");
+    }
+    return color < 0 ? nullptr : make_hosts_transport(session_, comm);
+  }
+
+  std::unique_ptr<Mail> open_mail(const Call& call, const MailPeers& peers) override {
+    return flat_->open_mail(call, peers);
+  }
+
+ private:
+  struct Seat {
+    int first;  // of the host: the rank that sits there first
+    int local;
+  };
+
+  bool carries() const { return local_rank_ < carriers_; }
+
+  // The next call among this host's ranks.
+  Call inside(Call call) {
+    call.sequence = inside_calls_++;
+    return call;
+  }
+
+  // A share for each local rank that carries one; nothing for the others.
+  Offsets shares(const Call& call) const {
+    auto parts = even_parts(call.count, carriers_, static_cast<int64_t>(c10::elementSize(call.dtype)));
+    parts.resize(static_cast<size_t>(local_size_) + 1, call.count);
+    return parts;
+  }
+
+  void gather(const Call& call, const Arguments& arguments, const Offsets& parts) {
+    Call inner = call;
+    inner.collective = Collective::gather_parts;
+    inside_->carry_out(inside(inner), {arguments.tensor, {}, parts, {}, arguments.idle});
+  }
+
+  void cross(Call call, const Arguments& arguments, const Offsets& parts) {
+    const int64_t begin = parts[static_cast<size_t>(local_rank_)];
+    call.count = parts[static_cast<size_t>(local_rank_) + 1] - begin;
+    call.parts = 0;
+    call.sequence = between_calls_++;
+    if (carries() && call.count > 0)
+      between_->carry_out(call, {arguments.tensor.view({-1}).narrow(0, begin, call.count), {}, {}, {}, arguments.idle});
+  }
+
+  void all_reduce(const Call& call, const Arguments& arguments) {
+    const auto parts = shares(call);
+    Call inner = call;
+    inner.collective = Collective::reduce_scatter;
+    inside_->carry_out(inside(inner), {arguments.tensor, {}, parts, {}, arguments.idle});
+    cross(call, arguments, parts);
+    gather(call, arguments, parts);
+  }
+
+  void broadcast(const Call& call, const Arguments& arguments) {
+    const auto& root = places_[static_cast<size_t>(call.root)];
+    const auto parts = shares(call);
+    const bool here = places_[static_cast<size_t>(rank_)].first == root.first;
+    Call inner = call;
+    inner.root = static_cast<int16_t>(root.local);
+    if (here) inside_->carry_out(inside(inner), {arguments.tensor, {}, {}, {}, arguments.idle});
+    // Among the ranks that hold the same share, how many are before the one of the root's host?
+    int before = 0;
+    int there = 0;
+    for (int r = 0; r < size_; ++r) {
+      if (places_[static_cast<size_t>(r)].local != local_rank_) continue;
+      if (places_[static_cast<size_t>(r)].first == root.first) there = before;
+      ++before;
+    }
+    Call outer = call;
+    outer.root = static_cast<int16_t>(there);
+    cross(outer, arguments, parts);
+    if (!here) gather(call, arguments, parts);
+  }
+
+  std::shared_ptr<MpiSession> session_;
+  MPI_Comm all_;
+  CallComparison comparison_;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int carriers_ = 1;  // local ranks that carry a share: as many as every host has
+  std::vector<Seat> places_;
+  std::unique_ptr<Transport> inside_, between_, flat_;
+  uint64_t inside_calls_ = 0, between_calls_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_hosts_transport(std::shared_ptr<MpiSession> session, MPI_Comm comm) {
+  std::lock_guard lock(session->mutex);
+  int size = 1, local_size = 1, most = 1;
+  MPI_Comm host = host_of(*session, comm);
+  MPI_Comm_size(comm, &size);
+  MPI_Comm_size(host, &local_size);
+  check_mpi(MPI_Allreduce(&local_size, &most, 1, MPI_INT, MPI_MAX, comm), "MPI_Allreduce");
+  if (most > 1 && most < size) return std::make_unique<HostsTransport>(session, comm, host);
+  auto transport = most == size && size > 1 ? meet_on_host(host) : nullptr;
+  MPI_Comm_free(&host);
+  if (!transport) return make_mpi_transport(session, comm);
+  MPI_Comm_free(&comm);
+  return transport;
+}
+
+std::unique_ptr<Transport> make_hosts_transport(std::shared_ptr<MpiSession> session) {
+  MPI_Comm comm;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  return make_hosts_transport(std::move(session), comm);
+}
+
+}  // namespace trireme
