@@ -110,7 +110,7 @@ def train(rank, args, result):
     tensors = read_safetensors(args.inputs)
     model = Gpt(tensors, args.heads) if args.model == "gpt" else Mlp(tensors)
     if args.ranks > 1:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=rank, world_size=args.ranks)
+        dist.init_process_group("gloo", init_method=f"tcp://{args.master}:{args.port}", rank=rank, world_size=args.ranks)
         trained = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
     else:
         trained = model
@@ -155,8 +155,14 @@ def main():
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--weight-decay", type=float, required=True)
     parser.add_argument("--port", type=int, default=29555)
+    parser.add_argument("--master", default="127.0.0.1", help="address of rank 0, where mpirun starts the ranks")
     args = parser.parse_args()
-    if args.ranks == 1:
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        rank, result = int(os.environ["OMPI_COMM_WORLD_RANK"]), {}
+        train(rank, args, result)
+        if rank > 0:
+            return
+    elif args.ranks == 1:
         result = {}
         train(0, args, result)
     else:

@@ -115,6 +115,13 @@ void add_bench(CLI::App& program, Action& chosen) {
       ->capture_default_str()
       ->check(at_least(1));
   train->add_option("--steps", options->steps, "Steps of each run")->capture_default_str()->check(CLI::Range(5, 10000));
+  train
+      ->add_option("--hosts", options->hosts,
+                   "Network namespaces of this machine that the ranks are spread over (needs root)")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  train->add_option("--rate", options->rate, "Of the links between these hosts, as tc writes it")
+      ->capture_default_str();
   train->add_option("--python", options->python, "The Python that holds torch")->capture_default_str();
   train->add_flag("--json", *json, "Print one JSON object a line");
   train->callback([options, json, &chosen] {

@@ -115,6 +115,7 @@ void WireCollectives::by_doubling(const Operand& operand) {
 }
 
 void WireCollectives::by_halving(const Operand& operand) {
+  if (size_ == 2) return by_ring(operand);  // the same messages, without a break between the halves
   const int places = static_cast<int>(std::bit_floor(static_cast<unsigned>(size_)));
   const int64_t size = element(operand);
   const int place = fold(operand);
@@ -177,11 +178,51 @@ void WireCollectives::all_gather_small(std::byte* data, int64_t part_bytes) {
   }
 }
 
+// What comes in one step goes on in the next: each piece at once, so that the wire never waits for the end of a step.
 void WireCollectives::by_ring(const Operand& operand) {
-  auto offsets = even_offsets(operand.count, size_);
-  reduce_scatter(operand, offsets);
-  for (auto& offset : offsets) offset *= element(operand);
-  all_gather(operand.data, offsets);
+  const int next = (rank_ + 1) % size_, last = (rank_ + size_ - 1) % size_;
+  const int64_t size = element(operand), piece = std::max<int64_t>(1, piece_bytes_ / size);
+  const auto offsets = even_offsets(operand.count, size_);
+  const int scattering = size_ - 1, steps = 2 * scattering;
+  const auto each_piece = [&](int part, auto work) {
+    const auto r = static_cast<size_t>(((part % size_) + size_) % size_);
+    for (int64_t begin = offsets[r]; begin < offsets[r + 1]; begin += piece)
+      work(begin, std::min(begin + piece, offsets[r + 1]));
+  };
+  ring_.clear();
+  for (int step = 0; step < steps; ++step) {
+    // In the first half a sum that still lacks some ranks, in the second one that is whole.
+    const int part = step < scattering ? rank_ - 2 - step : rank_ - 1 - (step - scattering);
+    each_piece(part, [&](int64_t begin, int64_t end) { ring_.push_back({begin, end, step, 0}); });
+  }
+  // Sums on their way leave from where the whole ones will come to: these are awaited when those have left.
+  unfinished_.clear();
+  size_t left = 0;
+  const auto send_on = [&](int64_t begin, int64_t end, bool whole) {
+    const auto posted = wire_.send(next, operand.data + begin * size, (end - begin) * size);
+    (whole ? sends_ : unfinished_).push_back(posted);
+  };
+  constexpr size_t ahead = 4;  // receives that wait for their messages
+  std::byte* slots = scratch(0, static_cast<int64_t>(ahead) * piece * size);
+  const auto slot = [&](size_t i) { return slots + static_cast<int64_t>(i % ahead) * piece * size; };
+  const auto post = [&](size_t i) {
+    auto& one = ring_[i];
+    const bool whole = one.step >= scattering;
+    if (whole) wire_.finish(unfinished_[left++]);
+    one.posted = wire_.receive(last, whole ? operand.data + one.begin * size : slot(i), (one.end - one.begin) * size);
+  };
+  each_piece(rank_ - 1, [&](int64_t begin, int64_t end) { send_on(begin, end, false); });
+  size_t posted = 0;
+  for (size_t i = 0; i < ring_.size(); ++i) {
+    const auto whole_next = [&] { return posted < ring_.size() && ring_[posted].step >= scattering; };
+    // A whole sum may take the place of one that has left; of those, this step's are not all on their way yet.
+    while (posted < ring_.size() && posted < i + ahead && (!whole_next() || left < unfinished_.size())) post(posted++);
+    auto& one = ring_[i];
+    wire_.finish(one.posted);
+    if (one.step < scattering) combine(operand, one.begin, one.end, slot(i));
+    if (one.step + 1 < steps) send_on(one.begin, one.end, one.step + 1 >= scattering);
+  }
+  finish_sends();
 }
 
 namespace {

@@ -69,8 +69,16 @@ class WireCollectives {
   Wire& wire_;
   const int rank_, size_;
   const int64_t piece_bytes_;
+  // What comes round a ring, in the order in which it comes.
+  struct RingPiece {
+    int64_t begin, end;  // elements
+    int step;
+    Wire::Posted posted;
+  };
+
   std::vector<std::byte> scratch_[2];
-  std::vector<Wire::Posted> sends_;
+  std::vector<Wire::Posted> sends_, unfinished_;
+  std::vector<RingPiece> ring_;
 };
 
 }  // namespace trireme

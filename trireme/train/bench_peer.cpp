@@ -71,9 +71,15 @@ nlohmann::json run_command(const std::vector<std::string>& words) {
   return result;
 }
 
-Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs::path& run_dir, bool keep) {
-  std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(), "train", "--json", "--ranks",
-                                 std::to_string(ranks)};
+Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs::path& run_dir, bool keep,
+                  const std::vector<std::string>& launcher) {
+  auto words = launcher;
+  for (const auto& word : {fs::read_symlink("/proc/self/exe").string(), std::string("train"), std::string("--json")})
+    words.push_back(word);
+  if (launcher.empty()) {
+    words.push_back("--ranks");
+    words.push_back(std::to_string(ranks));
+  }
   words.insert(words.end(), overrides.begin(), overrides.end());
   words.push_back("run_dir=" + run_dir.string());
   const auto result = run_command(words);

@@ -23,8 +23,9 @@ void write_inputs(const RunConfig& config, int64_t batches, const std::filesyste
 nlohmann::json run_command(const std::vector<std::string>& words);
 
 // `trireme train` with these settings; `run_dir` is removed afterwards unless it shall be kept.
+// With `launcher`, words that start a command on all ranks, these start it; otherwise it starts its ranks itself.
 Measured run_ours(int ranks, const std::vector<std::string>& overrides, const std::filesystem::path& run_dir,
-                  bool keep = false);
+                  bool keep = false, const std::vector<std::string>& launcher = {});
 
 // Fails unless the first `steps` losses agree.
 void compare_losses(const std::string& name, const Measured& ours, const Measured& theirs, int64_t steps);

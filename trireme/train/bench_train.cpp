@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -40,6 +42,22 @@ std::vector<std::string> overrides_of(const std::string& name) {
   return own;
 }
 
+const char* const hosts_tool = TRIREME_SOURCE "/tools/hosts.sh";
+
+// Hosts of this machine's making, for as long as it lives.
+class Hosts {
+ public:
+  Hosts(int count, const std::string& rate) {
+    if (::geteuid() != 0) refuse("--hosts makes network namespaces, which needs root");
+    if (std::system(fmt::format("{} start {} {}", hosts_tool, count, rate).c_str()) != 0)
+      fail("{} could not make {} hosts with links of {}; if others are left from before, {} stop removes them",
+           hosts_tool, count, rate, hosts_tool);
+  }
+  ~Hosts() { static_cast<void>(std::system(fmt::format("{} stop", hosts_tool).c_str())); }
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+};
+
 class Case {
  public:
   Case(const std::string& name, int ranks, const TrainBenchOptions& options, const fs::path& folder)
@@ -49,21 +67,30 @@ class Case {
     threads_ = std::max(1, usable_cores() / ranks);
     inputs_ = folder / (name + ".safetensors");
     if (!fs::exists(inputs_)) write_inputs(config_, file_batches, inputs_);
+    if (options.hosts > 1) {
+      launcher_ = {hosts_tool, "run", std::to_string(ranks / options.hosts)};
+      overrides_.push_back(fmt::format("train.threads={}", threads_));
+    }
   }
 
-  Measured ours() { return run_ours(ranks_, overrides_, folder_ / fmt::format("run-{}", ++runs_)); }
+  Measured ours() { return run_ours(ranks_, overrides_, folder_ / fmt::format("run-{}", ++runs_), false, launcher_); }
 
   Measured peer(int threads) {
-    const auto result = run_command({options_.python,  TRIREME_SOURCE "/bench/torch_train.py",
-                                     "--inputs",       inputs_.string(),
-                                     "--model",        name_,
-                                     "--heads",        std::to_string(config_.model.heads),
-                                     "--ranks",        std::to_string(ranks_),
-                                     "--threads",      std::to_string(threads),
-                                     "--steps",        std::to_string(options_.steps),
-                                     "--batches",      std::to_string(file_batches),
-                                     "--lr",           fmt::format("{}", config_.optimizer.lr),
-                                     "--weight-decay", fmt::format("{}", config_.optimizer.weight_decay)});
+    auto words = launcher_;
+    if (options_.hosts > 1)
+      words.insert(words.end(), {"env", "GLOO_SOCKET_IFNAME=eth0", fmt::format("OMP_NUM_THREADS={}", threads)});
+    words.insert(words.end(), {options_.python,  TRIREME_SOURCE "/bench/torch_train.py",
+                               "--inputs",       inputs_.string(),
+                               "--model",        name_,
+                               "--heads",        std::to_string(config_.model.heads),
+                               "--ranks",        std::to_string(ranks_),
+                               "--threads",      std::to_string(threads),
+                               "--steps",        std::to_string(options_.steps),
+                               "--batches",      std::to_string(file_batches),
+                               "--lr",           fmt::format("{}", config_.optimizer.lr),
+                               "--weight-decay", fmt::format("{}", config_.optimizer.weight_decay)});
+    if (options_.hosts > 1) words.insert(words.end(), {"--master", "10.78.0.1"});
+    const auto result = run_command(words);
     return {result.at("step_s").get<double>(), result.at("losses").get<std::vector<double>>()};
   }
 
@@ -81,6 +108,7 @@ class Case {
     line.bench = "train";
     line.bench_case =
         fmt::format("{}, {} rank{}", name_ == "mlp" ? "mlp 8x1024" : "gpt 10.8M", ranks_, ranks_ > 1 ? "s" : "");
+    if (options_.hosts > 1) line.bench_case += fmt::format(" on {} hosts, {}", options_.hosts, options_.rate);
     line.peer_name = ranks_ > 1 ? "PyTorch DDP (Gloo)" : "PyTorch eager";
     line.settings = {{"batch", config_.train.batch},
                      {"threads", threads_},
@@ -104,7 +132,7 @@ class Case {
   int ranks_;
   const TrainBenchOptions& options_;
   fs::path folder_, inputs_;
-  std::vector<std::string> overrides_;
+  std::vector<std::string> overrides_, launcher_;
   RunConfig config_;
   int threads_ = 1;
   int runs_ = 0;
@@ -116,10 +144,15 @@ void run_train_bench(const TrainBenchOptions& options, const std::function<void(
   if (::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
   const auto cases = options.cases.empty() ? std::vector<std::string>{"mlp", "gpt"} : options.cases;
-  const auto ranks = options.ranks.empty() ? std::vector<int>{1, 2} : options.ranks;
+  auto ranks = options.ranks;
+  if (ranks.empty()) ranks = options.hosts > 1 ? std::vector{2 * options.hosts} : std::vector{1, 2};
+  for (const int count : ranks) {
+    if (count % options.hosts != 0) refuse("--ranks {}: the same number on each of {} hosts", count, options.hosts);
+  }
   for (const auto& name : cases) overrides_of(name);
   const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
   fs::create_directories(folder);
+  const auto hosts = options.hosts > 1 ? std::make_unique<Hosts>(options.hosts, options.rate) : nullptr;
   for (const auto& name : cases) {
     for (int count : ranks) each(Case(name, count, options, folder).measure());
   }

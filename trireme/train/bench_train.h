@@ -14,6 +14,8 @@ struct TrainBenchOptions {
   std::vector<int> ranks;
   int repeats = 5;
   int steps = 20;
+  int hosts = 1;                 // more: that many network namespaces of this machine, joined by links of
+  std::string rate = "500mbit";  // this rate; needs root
   std::string python = TRIREME_PYTHON;
 };
 
