@@ -13,9 +13,20 @@ set -euo pipefail
 state=${TMPDIR:-/tmp}/trireme-hosts
 subnet=10.78.0
 
+remove() {
+  # A host that was cut off may still hold a part of mpirun that nobody told to end.
+  for name in $(ip netns list | awk '/^trihost/ {print $1}'); do
+    ip netns pids "$name" | xargs -r kill -9 2>/dev/null || true
+    ip netns del "$name"
+  done
+  for link in $(ip -o link show | awk -F'[ :@]+' '$2 ~ /^tri[0-9]+$/ {print $2}'); do ip link del "$link"; done
+  rm -rf "$state"
+}
+
 case ${1:-} in
 start)
   count=$2 rate=$3
+  remove
   mkdir -p "$state"
   echo "$count" >"$state/count"
   ip link add tri0 type bridge
@@ -56,9 +67,7 @@ sent)
   ;;
 cut) ip -n "trihost$2" link set eth0 down ;;
 stop)
-  for i in $(seq "$(cat "$state/count" 2>/dev/null || echo 0)"); do ip netns del "trihost$i" 2>/dev/null || true; done
-  ip link del tri0 2>/dev/null || true
-  rm -rf "$state"
+  remove
   ;;
 *)
   sed -n '2,12s/^# \{0,1\}//p' "$0" >&2

@@ -26,6 +26,19 @@ class MpiSession {
   std::string share_on_host(const std::string& text);
 };
 
+// The first ranks of the hosts tell each other that their hosts are there, over the links that everything else uses:
+// each tells the next host and listens for the one before.
+class HostBeats {
+ public:
+  virtual ~HostBeats() = default;
+  // Tells, and listens; never waits. Who has not been heard of for so long, in words; mostly empty. Without a limit it
+  // only tells.
+  virtual std::string beat(double limit_s) = 0;
+};
+
+// Collective over all ranks; null on all but the first of each host, and where there is only one host.
+std::unique_ptr<HostBeats> make_host_beats(std::shared_ptr<MpiSession> session);
+
 // MPI's messages between all ranks.
 std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<MpiSession> session);
 // Shared memory between ranks of a host, MPI's messages between hosts.

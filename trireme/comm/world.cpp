@@ -9,7 +9,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
-#include "trireme/comm/mpi.h"
 #include "trireme/comm/shared_transport.h"
 
 namespace trireme {
@@ -174,6 +173,7 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   world->local_rank_ = session ? session->local_rank : around.local_rank;
   world->local_size_ = session ? session->local_size : around.local_size;
 
+  if (session && world->local_size_ != around.size) world->beats_ = make_host_beats(session);
   const auto meeting = meeting_place(around, session.get());
   world->board_ = board_at(meeting, world->local_rank_, world->local_size_);
   world->owns_board_ = environment("TRIREME_BOARD").empty() && world->local_rank_ == 0;

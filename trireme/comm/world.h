@@ -6,6 +6,7 @@
 #include <string>
 
 #include "trireme/comm/communicator.h"
+#include "trireme/comm/mpi.h"
 #include "trireme/observe/board.h"
 #include "trireme/observe/recorder.h"
 #include "trireme/spec/config.h"
@@ -43,6 +44,9 @@ class World {
   int local_size() const { return local_size_; }
   bool ranks_are_threads() const { return threads_; }
 
+  // Says who of the other hosts has been silent for so long, if anybody; to be asked again and again.
+  std::string silent_hosts(double limit_s) { return beats_ ? beats_->beat(limit_s) : std::string(); }
+
   Communicator& communicator() { return *communicator_; }
   Recorder& recorder() { return *recorder_; }
   std::shared_ptr<Board> board() { return board_; }
@@ -54,6 +58,7 @@ class World {
   bool threads_ = false;
   bool owns_board_ = false;
   std::shared_ptr<void> session_;  // MPI, where it was started; ends last
+  std::unique_ptr<HostBeats> beats_;
   std::shared_ptr<Board> board_;
   std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<Communicator> communicator_;

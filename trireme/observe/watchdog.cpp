@@ -92,6 +92,11 @@ void Watchdog::run() {
       if (peer->local_rank != local_rank_) watch(*peer, now);
     }
     watch_pace(now);
+    if (options_.look_outside) {
+      // Before the first step a host may be busy for long, and its messages with it.
+      const bool stepping = board_->slot(local_rank_).step.load() >= 0;
+      if (const auto problem = options_.look_outside(stepping); !problem.empty()) end_job(-1, problem);
+    }
   }
 }
 
@@ -162,9 +167,11 @@ void Watchdog::watch_pace(int64_t now_ns) {
 void Watchdog::end_job(BoardSlot& culprit, const std::string& what) {
   const auto message = fmt::format("rank {} (process {}) {}; its last operation: {}", culprit.rank.load(),
                                    culprit.pid.load(), what, culprit.last_operation());
-  if (board_->claim_fault(culprit.rank.load(), 1, message)) {
-    log::error("{}. The job ends; continue it with --resume", message);
-  }
+  end_job(culprit.rank.load(), message);
+}
+
+void Watchdog::end_job(int rank, const std::string& message) {
+  if (board_->claim_fault(rank, 1, message)) log::error("{}. The job ends; continue it with --resume", message);
   follow();
 }
 

@@ -1,6 +1,7 @@
 // The watchdog: a thread of each rank that beats on the board and looks after the ranks of its host. A peer that is
 // dead, or silent for `heartbeat_s`, ends the job with its rank and last operation in the message. A peer that beats
-// but does nothing gives a warning at a deadline that adapts to the job's own pace, and ends the job at `stop_s`.
+// but does nothing gives a warning at a deadline that adapts to the job's own pace, and ends the job at `stop_s`. Other
+// hosts are looked after by whatever look_outside does.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,8 @@ struct WatchdogOptions {
   double stop_s = 600;                // 0 = never
   std::function<void()> before_exit;  // finishes what must not be lost; at most a few seconds
   double late_s = 10;                 // no rank is called late before, however short the steps are
+  // Called at each beat: tells other hosts that this one is there, and, once steps are made, says why the job must end.
+  std::function<std::string(bool stepping)> look_outside;
 };
 
 class Watchdog {
@@ -35,6 +38,7 @@ class Watchdog {
   void watch(Peer& peer, int64_t now_ns);
   void watch_pace(int64_t now_ns);
   [[noreturn]] void end_job(BoardSlot& culprit, const std::string& what);
+  [[noreturn]] void end_job(int rank, const std::string& message);
   [[noreturn]] void follow();
 
   std::shared_ptr<Board> board_;

@@ -329,9 +329,17 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
   std::optional<Watchdog> watchdog;
   if (!world.ranks_are_threads()) {
     watchdog.emplace(world.board(), world.local_rank(), world.rank(),
-                     WatchdogOptions{config.watchdog.heartbeat, config.watchdog.stop, [&] {
-                                       if (writer) writer->finish(5);  // a save that is under way is worth a moment
-                                     }});
+                     WatchdogOptions{.heartbeat_s = config.watchdog.heartbeat,
+                                     .stop_s = config.watchdog.stop,
+                                     .before_exit =
+                                         [&] {
+                                           if (writer) writer->finish(5);  // a save under way is worth a moment
+                                         },
+                                     // A host's own ranks know better what is wrong there: they have the first word.
+                                     .look_outside =
+                                         [&](bool stepping) {
+                                           return world.silent_hosts(stepping ? config.watchdog.heartbeat + 2 : 0);
+                                         }});
   }
   try {
     auto result = Run(config, world, options, writer)();
