@@ -1,6 +1,9 @@
+#include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
+#include "trireme/base/error.h"
 #include "trireme/cli/command.h"
 #include "trireme/comm/launch.h"
 #include "trireme/comm/world.h"
@@ -54,12 +57,31 @@ void add_pipeline(CLI::App& command, Action& chosen) {
 // As one of the ranks that measure, or as the one who starts them.
 int measure_as_rank(const CommBenchOptions& options) {
   const auto around = look_around();
+  if (!options.tune.empty()) {
+    const auto folder = std::filesystem::absolute(options.tune).parent_path();
+    if (!std::filesystem::is_directory(folder))
+      refuse("--tune {}: there is no folder {}", options.tune, folder.string());
+  }
   if (around.launcher == Launcher::nobody) {
     LaunchOptions launch_options;
     launch_options.ranks = options.ranks.front();
     launch_options.mpirun = true;
     launch_options.arguments = command_line();
+    // mpirun takes any --tune that it sees for its own.
+    std::replace(launch_options.arguments.begin(), launch_options.arguments.end(), std::string("--tune"),
+                 std::string("--measure-links"));
     return launch(launch_options);
+  }
+  if (!options.tune.empty()) {
+    const auto world = World::join(around, TransportKind::mpi);
+    const auto before = std::filesystem::exists(options.tune) ? read_links(options.tune) : Links();
+    const auto measured = measure_links(*world, before);
+    if (world->rank() == 0) {
+      write_links(measured.links, options.tune);
+      std::cout << measured.full(world->size()) << "kept in " << options.tune
+                << "; train with comm.links=" << options.tune << std::endl;
+    }
+    return 0;
   }
   const auto transport = options.transport == "mpi" ? TransportKind::mpi : TransportKind::automatic;
   const auto world = World::join(around, transport);
@@ -83,6 +105,9 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->add_option("--transport", options->transport, "automatic (shared memory inside a host), or mpi")
       ->capture_default_str()
       ->check(CLI::IsMember({"automatic", "mpi"}));
+  comm->add_option("--tune,--measure-links", options->tune,
+                   "Measure the links instead and keep them in this file; also under mpirun on several hosts (by its "
+                   "second name, as mpirun takes --tune for its own)");
   comm->add_option("--repeats", options->repeats, "Alternating runs of each side")
       ->capture_default_str()
       ->check(at_least(1));
@@ -91,7 +116,7 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->add_flag("--worker", *worker, "Be one of the ranks that measure")->group("");
   comm->callback([options, json, worker, &chosen] {
     chosen = [options, json, worker] {
-      if (*worker) return measure_as_rank(*options);
+      if (*worker || !options->tune.empty()) return measure_as_rank(*options);
       run_comm_bench(*options, [&](const BenchLine& line) { print(line, *json); });
       return 0;
     };

@@ -76,7 +76,8 @@ int train_here(const TrainOptions& options, const Surroundings& around) {
     finish(result);
     return result.stopped_by == 0 ? 0 : 128 + result.stopped_by;
   }
-  const auto world = World::join(around, request.config.comm.transport);
+  const auto& comm = request.config.comm;
+  const auto world = World::join(around, comm.transport, comm.links.empty() ? Links() : read_links(comm.links));
   const auto result = train(request.config, *world, request.run);
   if (world->rank() == 0) finish(result);
   // A rank that ends otherwise than with 0 is a failure to mpirun; our launcher knows that the job was asked to stop.

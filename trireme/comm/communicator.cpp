@@ -171,7 +171,8 @@ std::exception_ptr Communicator::carry_out(Operation& slot, bool idle) {
                   .index = static_cast<int64_t>(slot.call.sequence),
                   .step = recorder_.step(),
                   .begin_ns = begun,
-                  .end_ns = monotonic_ns()});
+                  .end_ns = monotonic_ns(),
+                  .way = transports_[slot.group]->way(slot.call)});
     }
     if (given.tensor.defined() && ranks > 1) recorder_.sent(static_cast<int64_t>(given.tensor.nbytes()));
   } catch (Error& problem) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "trireme/comm/transport.h"
+#include "trireme/spec/links.h"
 
 namespace trireme {
 
@@ -20,11 +21,17 @@ class MpiSession {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   int pretended_ranks_per_host = 0;  // in tests: so many ranks in turn count as a host
+  Links links;                       // by which algorithms are chosen
   std::mutex mutex;
 
   // The text that the first rank of this host gives, on all of its ranks.
   std::string share_on_host(const std::string& text);
 };
+
+// Seconds that a message of each of these lengths takes between two ranks, of one host or of two. Collective over all
+// ranks; the first of the two gets the times, the others zeros. Empty where there is no such pair.
+std::vector<double> time_messages(const std::shared_ptr<MpiSession>& session, bool inside_host,
+                                  const std::vector<int64_t>& lengths);
 
 // The first ranks of the hosts tell each other that their hosts are there, over the links that everything else uses:
 // each tells the next host and listens for the one before.

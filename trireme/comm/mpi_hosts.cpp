@@ -95,6 +95,8 @@ class HostsTransport final : public Transport {
     }
   }
 
+  const char* way(const Call& call) const override { return between_ ? between_->way(call) : ""; }
+
   at::Tensor allocate(const Call& call, int64_t bytes) override {
     comparison_.compare(call);
     return inside_->allocate(inside({.collective = Collective::allocate}), bytes);

@@ -63,9 +63,6 @@ std::string MpiSession::share_on_host(const std::string& text) {
 
 namespace {
 
-// Until a link has been measured: an ordinary network.
-constexpr LinkCost ordinary_link{2e-5, 5e-10, 1e-10};
-
 MPI_Comm duplicate(MPI_Comm comm) {
   MPI_Comm copy;
   check_mpi(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
@@ -101,6 +98,8 @@ class MpiTransport final : public Transport {
     MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world_, &rank_);
     MPI_Comm_size(world_, &size_);
+    const bool one_host = session_->local_size == session_->size;
+    link_ = one_host ? session_->links.inside : session_->links.between;
   }
 
   ~MpiTransport() override {
@@ -112,6 +111,9 @@ class MpiTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   void try_with(const TransportTrial& trial) override { checking_ = trial.checking; }
+  const char* way(const Call& call) const override {
+    return call.collective == Collective::all_reduce ? trireme::name(chosen_) : "";
+  }
 
   void carry_out(const Call& call, const Arguments& arguments) override {
     compare(call);
@@ -122,8 +124,8 @@ class MpiTransport final : public Transport {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
     switch (call.collective) {
       case Collective::all_reduce:
-        collectives_.all_reduce(choose_all_reduce(size_, bytes, ordinary_link),
-                                {data, call.count, call.dtype, call.op});
+        chosen_ = choose_all_reduce(size_, bytes, link_);
+        collectives_.all_reduce(chosen_, {data, call.count, call.dtype, call.op});
         break;
       case Collective::broadcast: collectives_.broadcast(data, bytes, call.root); break;
       case Collective::all_gather: {
@@ -196,6 +198,8 @@ class MpiTransport final : public Transport {
   CallComparison comparison_;
   int rank_ = 0, size_ = 1;
   bool checking_ = true;
+  LinkCost link_;
+  Algorithm chosen_ = Algorithm::doubling;
   std::vector<int64_t> parts_;  // where each rank's parts begin, those that it gives and those that it takes
 };
 

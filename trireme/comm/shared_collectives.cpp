@@ -28,6 +28,7 @@ constexpr int64_t little_bytes = 64 << 10;  // of all ranks together: reduced by
 
 void SharedCollectives::carry_out(const Call& call, const Arguments& arguments) {
   const auto& tensor = arguments.tensor;
+  way_ = "in place";  // unless it is found out otherwise
   if (call.collective == Collective::all_to_all) return all_to_all(arguments);
   if (call.collective == Collective::barrier || call.count == 0) return meeting_.meet_and_check();
   auto* data = static_cast<std::byte*>(tensor.data_ptr());
@@ -58,6 +59,7 @@ bool SharedCollectives::all_have_addresses() {
 
 template <class Copy>
 void SharedCollectives::by_kernel(Copy copy, int rank, int64_t offset, std::byte* here, int64_t bytes) {
+  way_ = "through the kernel";
   const auto process = static_cast<pid_t>(meeting_.lane(rank).process.load());
   auto* there = reinterpret_cast<std::byte*>(meeting_.exhibit(rank).place.offset) + offset;
   while (bytes > 0) {
@@ -93,6 +95,7 @@ const std::vector<void*>& SharedCollectives::reached() {
 
 template <class Put, class Take>
 void SharedCollectives::in_pieces(int64_t bytes, const Put& put, const Take& take) {
+  way_ = "staged";
   for (int64_t first = 0, piece = 0; first < bytes; first += piece_bytes, ++piece) {
     const int64_t count = std::min(piece_bytes, bytes - first);
     put(piece, first, count);
@@ -317,6 +320,7 @@ void SharedCollectives::all_to_all(const Arguments& arguments) {
     }
     return meeting_.meet();
   }
+  way_ = "staged";
   // Where all parts are short, the first pieces have been put before the meeting.
   for (int64_t first = 0, piece = 0; first < longest; first += share, ++piece) {
     if (piece > 0 || longest > long_part) {

@@ -25,6 +25,9 @@ class SharedCollectives {
   // All ranks may read and write each other's memory through the kernel.
   void set_reads(bool reads) { reads_ = reads; }
 
+  // How the data of the last call moved.
+  const char* way() const { return way_; }
+
   // The call has been shown, with `place` saying where the tensor lies.
   void carry_out(const Call& call, const Arguments& arguments);
 
@@ -70,6 +73,7 @@ class SharedCollectives {
   const int rank_, size_;
   Find find_;
   bool reads_ = false;
+  const char* way_ = "";
   std::vector<void*> addresses_, slice_;
   std::vector<std::byte> scratch_;  // what was read of each rank
   std::vector<int64_t> parts_;      // where each rank's parts begin, those that it gives and those that it takes

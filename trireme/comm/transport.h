@@ -45,6 +45,9 @@ class Transport {
   // Ways for messages from and to the given peers. Collective.
   virtual std::unique_ptr<Mail> open_mail(const Call& call, const MailPeers& peers) = 0;
 
+  // By which way the last call went, where there are several; for the trace.
+  virtual const char* way(const Call&) const { return ""; }
+
   virtual void try_with(const TransportTrial&) {}
 
   // Makes every rank that waits for this one throw. For ranks that are threads; processes end by the watchdog.

@@ -156,7 +156,7 @@ std::shared_ptr<Board> board_at(const std::string& meeting, int local_rank, int 
 
 }  // namespace
 
-std::unique_ptr<World> World::join(const Surroundings& around, TransportKind transport) {
+std::unique_ptr<World> World::join(const Surroundings& around, TransportKind transport, const Links& links) {
   log::set_rank(around.rank);
   std::unique_ptr<World> world(new World);
   if (around.size == 1) {
@@ -170,6 +170,7 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   refuse_impossible(around, wants_mpi);
   const auto session = wants_mpi ? start_mpi(around) : nullptr;
   world->session_ = session;
+  if (session) session->links = links;
   world->local_rank_ = session ? session->local_rank : around.local_rank;
   world->local_size_ = session ? session->local_size : around.local_size;
 

@@ -32,7 +32,9 @@ Surroundings look_around();
 class World {
  public:
   // Joins the ranks that some launcher started, or is a world of one.
-  static std::unique_ptr<World> join(const Surroundings& surroundings, TransportKind transport);
+  // `links`: how fast they are, where that has been measured.
+  static std::unique_ptr<World> join(const Surroundings& surroundings, TransportKind transport,
+                                     const Links& links = {});
   // Runs `body` on `size` ranks that are threads of this process; rethrows the first error.
   static void run_threads(int size, const std::function<void(World&)>& body);
 
@@ -47,6 +49,7 @@ class World {
   // Says who of the other hosts has been silent for so long, if anybody; to be asked again and again.
   std::string silent_hosts(double limit_s) { return beats_ ? beats_->beat(limit_s) : std::string(); }
 
+  const std::shared_ptr<MpiSession>& mpi() const { return session_; }  // null where nothing needs it
   Communicator& communicator() { return *communicator_; }
   Recorder& recorder() { return *recorder_; }
   std::shared_ptr<Board> board() { return board_; }
@@ -57,7 +60,7 @@ class World {
   int local_rank_ = 0, local_size_ = 1;
   bool threads_ = false;
   bool owns_board_ = false;
-  std::shared_ptr<void> session_;  // MPI, where it was started; ends last
+  std::shared_ptr<MpiSession> session_;  // MPI, where it was started; ends last
   std::unique_ptr<HostBeats> beats_;
   std::shared_ptr<Board> board_;
   std::unique_ptr<Recorder> recorder_;

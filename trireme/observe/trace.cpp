@@ -27,7 +27,7 @@ enum class Event : pbf_tag_type {
   flow = 47,
   last_of_flow = 48
 };
-enum class Annotation : pbf_tag_type { int_value = 4, name = 10 };
+enum class Annotation : pbf_tag_type { int_value = 4, string_value = 6, name = 10 };
 constexpr uint32_t incremental_state_cleared = 1;
 constexpr int32_t processes_in_given_order = 1;
 constexpr int32_t slice_begin = 1, slice_end = 2;
@@ -139,6 +139,11 @@ class Packets {
       event.add_string(Event::name, span.index < 0 ? span.name.text : fmt::format("{} {}", span.name.text, span.index));
       annotate(event, "step", span.step);
       annotate(event, "index", span.index);
+      if (span.way.text[0] != '\0') {
+        pbf_builder<Annotation> annotation(event, Event::annotation);
+        annotation.add_string(Annotation::name, "way");
+        annotation.add_string(Annotation::string_value, span.way.text);
+      }
     });
   }
 

@@ -34,6 +34,7 @@ struct TraceSpan {
   // The arrow that leaves this span and the one that comes to it, 0: none. Perfetto lets an arrow point at the span
   // that begins later: it should come to the task that the message makes ready, not to the wait for the message.
   uint64_t arrow_out = 0, arrow_in = 0;
+  TraceName way;  // by which a collective went, where there are several
 };
 static_assert(std::is_trivially_copyable_v<TraceSpan>);
 

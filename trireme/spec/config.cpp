@@ -144,7 +144,9 @@ void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& co
   settings.add_choice(
       "comm.transport", comm.transport,
       {{"auto", TransportKind::automatic}, {"shared", TransportKind::shared}, {"mpi", TransportKind::mpi}},
-      "Shared memory or MPI messages; auto = shared memory when all ranks are on one host, else MPI.");
+      "Shared memory or MPI messages; auto = shared memory inside a host, MPI between hosts.");
+  settings.add("comm.links", comm.links,
+               "File of measured links, by which algorithms are chosen (trireme bench comm --tune makes it).");
   settings
       .add("comm.jitter_ms", comm.jitter_ms,
            "Every message between stages is held back for a random time up to this, to see how a schedule bears it.")

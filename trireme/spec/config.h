@@ -91,6 +91,7 @@ struct SyncConfig {
 
 struct CommConfig {
   TransportKind transport = TransportKind::automatic;
+  std::string links;
   double jitter_ms = 0;
 };
 

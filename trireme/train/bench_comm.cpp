@@ -10,6 +10,7 @@
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
 #include "trireme/comm/mpi_peer.h"
+#include "trireme/comm/reduction.h"
 #include "trireme/engine/executor.h"
 #include "trireme/train/bench_peer.h"
 
@@ -225,6 +226,65 @@ nlohmann::ordered_json measure_comm(const CommBenchOptions& options, World& worl
     }
   }
   return found;
+}
+
+MeasuredLinks measure_links(World& world, const Links& before) {
+  std::vector<int64_t> lengths;
+  for (int64_t bytes = 64; bytes <= 4 << 20; bytes *= 4) lengths.push_back(bytes);
+  // Combining is the same work wherever the bytes come from.
+  std::vector<float> a(1 << 20, 1.f), b(1 << 20, 0.f);
+  const void* sources[] = {a.data(), b.data()};
+  void* targets[] = {a.data()};
+  const RealClock clock;
+  double gamma = 0;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const double begun = clock.now_s();
+    reduce(at::kFloat, ReduceOp::sum, sources, targets, static_cast<int64_t>(a.size()));
+    const double per_byte = (clock.now_s() - begun) / static_cast<double>(a.size() * sizeof(float));
+    gamma = repeat == 0 ? per_byte : std::min(gamma, per_byte);
+  }
+  // Ranks that have no part in a measurement wait for it here, and leave the cores to those who have.
+  auto& communicator = world.communicator();
+  const auto agreed = [&](const std::vector<double>& values) {
+    const auto tensor = at::tensor(values, at::kDouble);
+    communicator.now([&] { return communicator.all_reduce(tensor, ReduceOp::max, "times"); });
+    const auto* data = tensor.const_data_ptr<double>();
+    return std::vector<double>(data, data + values.size());
+  };
+  gamma = agreed({gamma})[0];
+  MeasuredLinks measured{before, false, false};
+  for (const bool inside : {true, false}) {
+    const auto seconds = time_messages(world.mpi(), inside, lengths);
+    if (seconds.empty()) continue;
+    std::vector<std::pair<int64_t, double>> messages;
+    const auto all = agreed(seconds);
+    for (size_t i = 0; i < lengths.size(); ++i) messages.emplace_back(lengths[i], all[i]);
+    auto& link = inside ? measured.links.inside : measured.links.between;
+    link = fit_link(messages);
+    link.gamma_s_per_byte = gamma;
+    (inside ? measured.inside : measured.between) = true;
+  }
+  return measured;
+}
+
+std::string MeasuredLinks::full(int ranks) const {
+  std::string text;
+  const auto add = [&](const char* name, const LinkCost& link) {
+    text += fmt::format("{}: a message takes {:.3g} us and {:.3g} GB/s, combining {:.3g} GB/s\n", name,
+                        link.alpha_s * 1e6, 1e-9 / link.beta_s_per_byte, 1e-9 / link.gamma_s_per_byte);
+    std::string ways, last;
+    for (int64_t bytes = 64; bytes <= int64_t{1} << 30; bytes *= 2) {
+      const std::string way = trireme::name(choose_all_reduce(ranks, bytes, link));
+      if (way != last)
+        ways += fmt::format("{}{} from {}", ways.empty() ? "" : ", ", way, human_bytes(static_cast<double>(bytes)));
+      last = way;
+    }
+    text += fmt::format("  an all-reduce of {} ranks by messages: {}\n", ranks, ways);
+  };
+  if (inside) add("inside a host", links.inside);
+  if (between) add("between hosts", links.between);
+  if (!between) text += "between hosts: not measured, all ranks are on one (start with mpirun on several)\n";
+  return text;
 }
 
 namespace {

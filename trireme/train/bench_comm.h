@@ -10,6 +10,7 @@
 
 #include "trireme/comm/world.h"
 #include "trireme/observe/bench_line.h"
+#include "trireme/spec/links.h"
 
 namespace trireme {
 
@@ -19,6 +20,7 @@ struct CommBenchOptions {
   std::vector<double> kib{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536};  // bytes of the whole tensor
   int repeats = 3;
   std::string transport = "automatic";
+  std::string tune;  // a file for measured links, instead of a comparison
   std::string python = TRIREME_PYTHON;
 
   static std::vector<std::string> known();  // cases: the collectives, and "overlap", "checking"
@@ -26,6 +28,17 @@ struct CommBenchOptions {
 };
 
 void run_comm_bench(const CommBenchOptions& options, const std::function<void(const BenchLine&)>& each);
+
+struct MeasuredLinks {
+  Links links;
+  bool inside = false, between = false;  // which were there to be measured; the other is as it was
+
+  // And by which algorithm each length of an all-reduce between so many ranks would go.
+  std::string full(int ranks) const;
+};
+
+// Measures the links between the ranks that there are. Collective, under mpirun.
+MeasuredLinks measure_links(World& world, const Links& before);
 
 // One rank's part of a run, after World::join under mpirun; rank 0 gets microseconds by case, bytes and side.
 nlohmann::ordered_json measure_comm(const CommBenchOptions& options, World& world);
