@@ -231,6 +231,42 @@ TEST(Trainer, SeesGradientsThatAreNotFinite) {
   EXPECT_TRUE(at::equal(outcome.parameters[0], before));
 }
 
+// Flips the lowest bit of one parameter on one rank after the second step, and says what the others are told.
+std::string told_of_divergence(const RunConfig& config, int ranks, int wrong) {
+  std::mutex mutex;
+  std::vector<std::string> told;
+  std::vector<int64_t> steps;
+  const auto check_before_step = [&](Trainer& trainer, World& world, int64_t step) {
+    if (step == 1) return;
+    if (step == 3 && world.rank() == wrong) {
+      auto bits = trainer.store().buckets()[0].master.view(at::kLong);
+      bits[5].bitwise_xor_(1);
+    }
+    try {
+      trainer.check_replicas();
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      told.push_back(error.what());
+      steps.push_back(step);
+      throw;
+    }
+  };
+  EXPECT_THROW(run_trainer(config, ranks, 5, check_before_step), Error);
+  EXPECT_THAT(steps, testing::Each(3));
+  EXPECT_FALSE(told.empty());
+  return told.empty() ? "" : told.front();
+}
+
+TEST(Trainer, NamesTheReplicaWhoseParametersAreOthers) {
+  auto config = small_gpt();
+  EXPECT_THAT(told_of_divergence(config, 3, 1), HasSubstr("step 2: rank 1 has other parameters than its replicas"));
+  EXPECT_THAT(told_of_divergence(config, 2, 1), HasSubstr("step 2: ranks 0, 1 have different parameters"));
+  // Two stages of three replicas: ranks of the other stage are not meant.
+  config.parallel.pipe = 2;
+  config.train.microbatch = 1;
+  EXPECT_THAT(told_of_divergence(config, 6, 3), HasSubstr("rank 3 has other parameters than its replicas"));
+}
+
 TEST(Trainer, DescribesItself) {
   const auto config = small_gpt();
   const Split data = open_dataset(data_options(config));

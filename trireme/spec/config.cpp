@@ -171,6 +171,11 @@ void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConf
   settings.add("watchdog.stop", watchdog.stop, "Time without progress after which the job is stopped; 0 = never.")
       .unit("s")
       .at_least(0);
+  settings
+      .add("watchdog.replicas", watchdog.replicas,
+           "How often replicas compare checksums of their parameters, which must be equal; 0 = never.")
+      .unit("steps")
+      .at_least(0);
   settings.section("log", "What the run tells.");
   settings.add("log.every", log.every, "Steps between progress lines when the output is not a terminal.")
       .unit("steps")

@@ -104,6 +104,7 @@ struct CheckpointConfig {
 struct WatchdogConfig {
   double heartbeat = 5;
   double stop = 600;
+  int64_t replicas = 100;
 };
 
 struct LogConfig {

@@ -277,6 +277,7 @@ class Run {
       world_.recorder().report(report);
       trainer.check_finite(report);
       trace.after(report.step, last);
+      if (due(config_.watchdog.replicas, report.step)) trainer.check_replicas();  // before anything wrong is saved
       if (last || due(config_.checkpoint.every, report.step)) {
         world_.recorder().compute("save");
         if (writer_) writer_->save(trainer.model().parameters(), trainer.store(), trainer.progression());

@@ -50,6 +50,8 @@ class Trainer {
   // Says that the step was skipped for values that are not finite, or fails when too many were; after its report has
   // been recorded.
   void check_finite(const StepReport& report) const;
+  // Compares checksums of all replicas' parameters; throws on all of them when one has others. Collective.
+  void check_replicas();
   bool stop_agreed() const { return stop_agreed_; }
 
   // Mean loss over `train.eval_batches` batches of the held-out samples; nothing when there are none.
