@@ -109,6 +109,7 @@ sync:
   bucket_mb: 8
 comm:
   transport: auto
+  links: ''
   jitter_ms: 0
 checkpoint:
   every: 200
@@ -117,6 +118,7 @@ checkpoint:
 watchdog:
   heartbeat: 5
   stop: 600
+  replicas: 100
 log:
   every: 10
   tensorboard: true
