@@ -53,7 +53,10 @@ class Hosts {
       fail("{} could not make {} hosts with links of {}; if others are left from before, {} stop removes them",
            hosts_tool, count, rate, hosts_tool);
   }
-  ~Hosts() { static_cast<void>(std::system(fmt::format("{} stop", hosts_tool).c_str())); }
+  ~Hosts() {
+    if (std::system(fmt::format("{} stop", hosts_tool).c_str()) != 0)
+      fmt::print(stderr, "trireme: {} stop failed: network namespaces may be left\n", hosts_tool);
+  }
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 };
