@@ -122,6 +122,12 @@ inline void check_all_gather(Communicator& communicator, at::ScalarType dtype, i
   communicator.wait(communicator.all_gather(mine, output, "check all_gather"));
   expect_equal(communicator, output, at::cat(all), fmt::format("all_gather of {}", count));
   expect_equal(communicator, mine, all[static_cast<size_t>(communicator.rank())], "the input of all_gather");
+  // From its own place in the output.
+  output.fill_(9);
+  const auto place = output.narrow(0, communicator.rank() * count, count);
+  place.copy_(mine);
+  communicator.wait(communicator.all_gather(place, output, "check all_gather in place"));
+  expect_equal(communicator, output, at::cat(all), fmt::format("all_gather of {} in place", count));
 }
 
 // Parts of random lengths, some empty; the same on all ranks.

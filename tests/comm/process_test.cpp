@@ -11,6 +11,7 @@
 #include "trireme/base/log.h"
 #include "trireme/comm/shared_transport.h"
 #include "trireme/observe/board.h"
+#include "trireme/observe/trace.h"
 
 namespace trireme {
 namespace {
@@ -58,6 +59,17 @@ const Role collectives("collectives", [] {
     for (const auto& place : {reachable, elsewhere, communicator.rank() == 0 ? elsewhere : reachable})
       check_parts(communicator, at::kFloat, count, place);
   }
+  // By which way they went, the trace says.
+  Trace trace(64);
+  recorder.set_trace(&trace);
+  const auto way_of = [&](const at::Tensor& tensor) {
+    communicator.wait(communicator.all_reduce(tensor, ReduceOp::sum, "way"));
+    return std::string(trace.spans().back().way.text);
+  };
+  const auto in_place = way_of(shifted.view(at::kFloat).fill_(0)), elsewhere = way_of(at::zeros({100'000}));
+  if (in_place != "in place") fail("shared memory was reduced {}", in_place);
+  if (given("CASE") == "no reading" && elsewhere != "staged") fail("with reading forbidden it went {}", elsewhere);
+  recorder.set_trace(nullptr);
   // A second allocation: peers' parts have other sizes than ours.
   auto second = communicator.allocate(1'000'000 + 4096 * communicator.rank()).narrow(0, 0, 800'000).view(at::kDouble);
   check_all_reduce(communicator, Example(at::kDouble, 100'000, communicator.size()), second, Promise::bits);

@@ -38,13 +38,14 @@ void SharedCollectives::carry_out(const Call& call, const Arguments& arguments) 
     case Collective::all_reduce: return all_reduce(call, data, element);
     case Collective::broadcast: return broadcast(call.root, data, bytes);
     case Collective::all_gather:
-      return gather(data, static_cast<std::byte*>(arguments.output.data_ptr()), even_offsets(bytes * size_, size_));
+      return gather(data, static_cast<std::byte*>(arguments.output.data_ptr()), even_offsets(bytes * size_, size_),
+                    false);
     case Collective::reduce: return reduce_to_root(call, data, element);
     case Collective::reduce_scatter: return reduce_scatter(call, data, element, arguments.give);
     case Collective::gather_parts: {
       auto parts = arguments.give;
       for (auto& part : parts) part *= element;
-      return gather(data + parts[static_cast<size_t>(rank_)], data, parts);
+      return gather(data, data, parts, true);
     }
     default: return;  // made by functions of their own
   }
@@ -242,10 +243,11 @@ void SharedCollectives::broadcast(int root, std::byte* data, int64_t bytes) {
       });
 }
 
-void SharedCollectives::gather(const std::byte* given, std::byte* output, const std::vector<int64_t>& parts) {
+void SharedCollectives::gather(const std::byte* tensor, std::byte* output, const Offsets& parts, bool in_place) {
   const auto begin = [&](int r) { return parts[static_cast<size_t>(r)]; };
   const auto bytes = [&](int r) { return begin(r + 1) - begin(r); };
-  const bool in_place = given == output + begin(rank_);
+  const std::byte* given = in_place ? tensor + begin(rank_) : tensor;
+  const bool is_there = given == output + begin(rank_);
   int64_t longest = 0;
   for (int i = 0; i < size_; ++i) longest = std::max(longest, bytes(i));
   if (longest > worth_reaching) {
@@ -255,7 +257,7 @@ void SharedCollectives::gather(const std::byte* given, std::byte* output, const 
         const int from = (rank_ + i) % size_;
         read(from, in_place ? begin(from) : 0, output + begin(from), bytes(from));
       }
-      if (!in_place) copy_bytes(output + begin(rank_), given, bytes(rank_));
+      if (!is_there) copy_bytes(output + begin(rank_), given, bytes(rank_));
       return meeting_.meet();
     }
   }
@@ -269,7 +271,7 @@ void SharedCollectives::gather(const std::byte* given, std::byte* output, const 
           const int from = (rank_ + i) % size_;
           copy_bytes(output + begin(from) + first, staging(from, piece), std::min(count, bytes(from) - first));
         }
-        if (!in_place) copy_bytes(output + begin(rank_) + first, given + first, std::min(count, bytes(rank_) - first));
+        if (!is_there) copy_bytes(output + begin(rank_) + first, given + first, std::min(count, bytes(rank_) - first));
       });
 }
 

@@ -44,8 +44,8 @@ class SharedCollectives {
   void reduce_to_root(const Call& call, std::byte* data, int64_t element);
   void reduce_scatter(const Call& call, std::byte* data, int64_t element, const Offsets& parts);
   void broadcast(int root, std::byte* data, int64_t bytes);
-  // Part r of the output is what rank r gives; `parts` in bytes.
-  void gather(const std::byte* given, std::byte* output, const std::vector<int64_t>& parts);
+  // Part r of the output is what rank r gives: part r of its tensor (`in_place`), or all of it. In bytes.
+  void gather(const std::byte* tensor, std::byte* output, const Offsets& parts, bool in_place);
   void all_to_all(const Arguments& arguments);
 
   std::byte* address_of(int rank) { return find_(rank, meeting_.exhibit(rank).place); }

@@ -76,7 +76,9 @@ class SharedTransport final : public Transport {
     }
   }
 
-  const char* way(const Call& call) const override { return call.count > 0 ? collectives_.way() : ""; }
+  const char* way(const Call& call) const override {
+    return call.collective == Collective::barrier ? "" : collectives_.way();
+  }
 
   at::Tensor allocate(const Call& call, int64_t bytes) override;
   std::unique_ptr<Transport> split(const Call& call, int color) override;
