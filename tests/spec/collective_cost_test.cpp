@@ -41,6 +41,7 @@ TEST(CollectiveCost, FewMessagesWinWhenSmallAndFewBytesWhenLarge) {
   }
   // Where folding costs two more transfers of everything, the ring is better.
   EXPECT_EQ(choose_all_reduce(6, 64 << 20, link), Algorithm::ring);
+  EXPECT_EQ(choose_all_reduce(2, 64 << 20, link), Algorithm::ring);
 }
 
 TEST(CollectiveCost, WhatIsChosenIsTheCheapest) {

@@ -1,12 +1,7 @@
-#include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
-#include "trireme/base/error.h"
 #include "trireme/cli/command.h"
-#include "trireme/comm/launch.h"
-#include "trireme/comm/world.h"
 #include "trireme/train/bench_comm.h"
 #include "trireme/train/bench_pipeline.h"
 #include "trireme/train/bench_train.h"
@@ -54,42 +49,6 @@ void add_pipeline(CLI::App& command, Action& chosen) {
   });
 }
 
-// As one of the ranks that measure, or as the one who starts them.
-int measure_as_rank(const CommBenchOptions& options) {
-  const auto around = look_around();
-  if (!options.tune.empty()) {
-    const auto folder = std::filesystem::absolute(options.tune).parent_path();
-    if (!std::filesystem::is_directory(folder))
-      refuse("--tune {}: there is no folder {}", options.tune, folder.string());
-  }
-  if (around.launcher == Launcher::nobody) {
-    LaunchOptions launch_options;
-    launch_options.ranks = options.ranks.front();
-    launch_options.mpirun = true;
-    launch_options.arguments = command_line();
-    // mpirun takes any --tune that it sees for its own.
-    std::replace(launch_options.arguments.begin(), launch_options.arguments.end(), std::string("--tune"),
-                 std::string("--measure-links"));
-    return launch(launch_options);
-  }
-  if (!options.tune.empty()) {
-    const auto world = World::join(around, TransportKind::mpi);
-    const auto before = std::filesystem::exists(options.tune) ? read_links(options.tune) : Links();
-    const auto measured = measure_links(*world, before);
-    if (world->rank() == 0) {
-      write_links(measured.links, options.tune);
-      std::cout << measured.full(world->size()) << "kept in " << options.tune
-                << "; train with comm.links=" << options.tune << std::endl;
-    }
-    return 0;
-  }
-  const auto transport = options.transport == "mpi" ? TransportKind::mpi : TransportKind::automatic;
-  const auto world = World::join(around, transport);
-  const auto found = measure_comm(options, *world);
-  if (world->rank() == 0) std::cout << found.dump() << std::endl;
-  return 0;
-}
-
 void add_comm(CLI::App& command, Action& chosen) {
   auto options = std::make_shared<CommBenchOptions>();
   auto json = std::make_shared<bool>(false), worker = std::make_shared<bool>(false);
@@ -116,7 +75,7 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->add_flag("--worker", *worker, "Be one of the ranks that measure")->group("");
   comm->callback([options, json, worker, &chosen] {
     chosen = [options, json, worker] {
-      if (*worker || !options->tune.empty()) return measure_as_rank(*options);
+      if (*worker || !options->tune.empty()) return measure_comm(*options, command_line());
       run_comm_bench(*options, [&](const BenchLine& line) { print(line, *json); });
       return 0;
     };

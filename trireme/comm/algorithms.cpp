@@ -115,7 +115,6 @@ void WireCollectives::by_doubling(const Operand& operand) {
 }
 
 void WireCollectives::by_halving(const Operand& operand) {
-  if (size_ == 2) return by_ring(operand);  // the same messages, without a break between the halves
   const int places = static_cast<int>(std::bit_floor(static_cast<unsigned>(size_)));
   const int64_t size = element(operand);
   const int place = fold(operand);

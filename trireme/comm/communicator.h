@@ -73,8 +73,10 @@ class Communicator final : public Helper {
   //   communicator.now([&] { return communicator.all_reduce(tensor, ReduceOp::sum, "loss"); });
   template <class Start>
   void now(const Start& start) {
-    Waiting waiting;
-    wait(start());
+    wait([&] {
+      Waiting waiting;
+      return start();
+    }());
   }
 
   bool help() override;
@@ -91,7 +93,7 @@ class Communicator final : public Helper {
   void abort() { transports_[everybody]->abort(); }
 
  private:
-  // While one lives, its thread is going to wait for what it starts.
+  // While one lives, its thread is going to wait for what it starts, and nobody else is woken.
   struct Waiting {
     Waiting() { here = true; }
     ~Waiting() { here = false; }

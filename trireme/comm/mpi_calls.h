@@ -19,6 +19,12 @@ namespace trireme {
 
 void check_mpi(int code, const char* what);
 
+// The ranks of `comm` that are on this rank's host; to be freed.
+MPI_Comm host_of(const MpiSession& session, MPI_Comm comm);
+// What the first rank says, on all of them.
+int first_says(int value, MPI_Comm comm);
+std::string first_says(const std::string& text, MPI_Comm comm);
+
 // Open MPI makes progress only inside its calls, and its own waits spin. Ours yields the core at once and then sleeps
 // longer and longer, so that a rank that waits does not slow down one that computes.
 class Patience {

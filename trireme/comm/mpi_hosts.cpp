@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -18,31 +17,13 @@ namespace trireme {
 
 namespace {
 
-// The ranks of `comm` that are on this rank's host.
-MPI_Comm host_of(const MpiSession& session, MPI_Comm comm) {
-  int rank = 0;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm host;
-  if (session.pretended_ranks_per_host > 0) {
-    check_mpi(MPI_Comm_split(comm, session.rank / session.pretended_ranks_per_host, rank, &host), "MPI_Comm_split");
-  } else {
-    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-  }
-  return host;
-}
-
 // A door to the ranks of one host, which meet under a name that the first of them makes up.
 std::unique_ptr<Transport> meet_on_host(MPI_Comm host) {
   static int meetings = 0;
   int rank = 0, size = 1;
   MPI_Comm_rank(host, &rank);
   MPI_Comm_size(host, &size);
-  char name[512] = {};
-  if (rank == 0) {
-    const auto path = board_path(fmt::format("pid{}-host{}", getpid(), meetings++)).string();
-    std::strncpy(name, path.c_str(), sizeof name - 1);
-  }
-  check_mpi(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, host), "MPI_Bcast");
+  const auto name = first_says(board_path(fmt::format("pid{}-host{}", getpid(), meetings++)).string(), host);
   return make_shared_transport(meet_processes(name, rank, size), rank);
 }
 
@@ -57,15 +38,16 @@ class HostsTransport final : public Transport {
     MPI_Comm_size(host, &local_size_);
     inside_ = meet_on_host(host);
     check_mpi(MPI_Allreduce(&local_size_, &carriers_, 1, MPI_INT, MPI_MIN, all_), "MPI_Allreduce");
-    int first = rank_;
-    check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, host), "MPI_Bcast");
-    const int mine[] = {first, local_rank_};
+    const int mine[] = {first_says(rank_, host), local_rank_};
     places_.resize(static_cast<size_t>(size_));
     static_assert(sizeof(Seat) == sizeof mine);
     check_mpi(MPI_Allgather(mine, 2, MPI_INT, places_.data(), 2, MPI_INT, all_), "MPI_Allgather");
     MPI_Comm between;
     check_mpi(MPI_Comm_split(all_, carries() ? local_rank_ : MPI_UNDEFINED, rank_, &between), "MPI_Comm_split");
-    if (carries()) between_ = make_mpi_transport(session_, between);
+    if (carries()) {
+      between_ = make_mpi_transport(session_, between);
+      between_->try_with({.checking = false});  // all ranks have compared the call already
+    }
     MPI_Comm flat;
     check_mpi(MPI_Comm_dup(all_, &flat), "MPI_Comm_dup");
     flat_ = make_mpi_transport(session_, flat);
@@ -84,26 +66,32 @@ class HostsTransport final : public Transport {
   void carry_out(const Call& call, const Arguments& arguments) override {
     switch (call.collective) {
       case Collective::all_reduce:
-        comparison_.compare(call);
+        compare(call);
         if (call.count > 0) all_reduce(call, arguments);
         return;
       case Collective::broadcast:
-        comparison_.compare(call);
+        compare(call);
         if (call.count > 0) broadcast(call, arguments);
         return;
       default: flat_->carry_out(call, arguments);
     }
   }
 
+  void try_with(const TransportTrial& trial) override {
+    checking_ = trial.checking;
+    inside_->try_with(trial);
+    flat_->try_with(trial);
+  }
+
   const char* way(const Call& call) const override { return between_ ? between_->way(call) : ""; }
 
   at::Tensor allocate(const Call& call, int64_t bytes) override {
-    comparison_.compare(call);
+    compare(call);
     return inside_->allocate(inside({.collective = Collective::allocate}), bytes);
   }
 
   std::unique_ptr<Transport> split(const Call& call, int color) override {
-    comparison_.compare(call);
+    compare(call);
     MPI_Comm comm;
     {
       std::lock_guard lock(session_->mutex);
@@ -123,6 +111,10 @@ class HostsTransport final : public Transport {
   };
 
   bool carries() const { return local_rank_ < carriers_; }
+
+  void compare(const Call& call) {
+    if (checking_) comparison_.compare(call);
+  }
 
   // The next call among this host's ranks.
   Call inside(Call call) {
@@ -185,6 +177,7 @@ class HostsTransport final : public Transport {
   std::shared_ptr<MpiSession> session_;
   MPI_Comm all_;
   CallComparison comparison_;
+  bool checking_ = true;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   int carriers_ = 1;  // local ranks that carry a share: as many as every host has
   std::vector<Seat> places_;

@@ -20,6 +20,30 @@ void check_mpi(int code, const char* what) {
   fail("{}: {}", what, std::string(text, static_cast<size_t>(length)));
 }
 
+MPI_Comm host_of(const MpiSession& session, MPI_Comm comm) {
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm host;
+  if (session.pretended_ranks_per_host > 0) {
+    check_mpi(MPI_Comm_split(comm, session.rank / session.pretended_ranks_per_host, rank, &host), "MPI_Comm_split");
+  } else {
+    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  }
+  return host;
+}
+
+int first_says(int value, MPI_Comm comm) {
+  check_mpi(MPI_Bcast(&value, 1, MPI_INT, 0, comm), "MPI_Bcast");
+  return value;
+}
+
+std::string first_says(const std::string& text, MPI_Comm comm) {
+  std::string shared = text;
+  shared.resize(static_cast<size_t>(first_says(static_cast<int>(text.size()), comm)));
+  check_mpi(MPI_Bcast(shared.data(), static_cast<int>(shared.size()), MPI_CHAR, 0, comm), "MPI_Bcast");
+  return shared;
+}
+
 void Patience::wait() {
   const int round = round_.fetch_add(1, std::memory_order_relaxed);
   if (round < 200) {
@@ -39,9 +63,7 @@ std::shared_ptr<MpiSession> MpiSession::start() {
   auto session = std::shared_ptr<MpiSession>(new MpiSession);
   MPI_Comm_rank(MPI_COMM_WORLD, &session->rank);
   MPI_Comm_size(MPI_COMM_WORLD, &session->size);
-  MPI_Comm host;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, session->rank, MPI_INFO_NULL, &host),
-            "MPI_Comm_split_type");
+  MPI_Comm host = host_of(*session, MPI_COMM_WORLD);
   MPI_Comm_rank(host, &session->local_rank);
   MPI_Comm_size(host, &session->local_size);
   MPI_Comm_free(&host);
@@ -51,14 +73,10 @@ std::shared_ptr<MpiSession> MpiSession::start() {
 MpiSession::~MpiSession() { MPI_Finalize(); }
 
 std::string MpiSession::share_on_host(const std::string& text) {
-  MPI_Comm host;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host),
-            "MPI_Comm_split_type");
-  char buffer[512] = {};
-  std::strncpy(buffer, text.c_str(), sizeof buffer - 1);
-  check_mpi(MPI_Bcast(buffer, sizeof buffer, MPI_CHAR, 0, host), "MPI_Bcast");
+  MPI_Comm host = host_of(*this, MPI_COMM_WORLD);
+  const auto shared = first_says(text, host);
   MPI_Comm_free(&host);
-  return buffer;
+  return shared;
 }
 
 namespace {
@@ -130,7 +148,7 @@ class MpiTransport final : public Transport {
       case Collective::broadcast: collectives_.broadcast(data, bytes, call.root); break;
       case Collective::all_gather: {
         auto* all = static_cast<std::byte*>(arguments.output.data_ptr());
-        std::memcpy(all + rank_ * bytes, data, static_cast<size_t>(bytes));
+        if (data != all + rank_ * bytes) std::memcpy(all + rank_ * bytes, data, static_cast<size_t>(bytes));
         collectives_.all_gather(all, even_offsets(bytes * size_, size_));
         break;
       }

@@ -4,18 +4,9 @@
 
 #include <algorithm>
 
+#include "trireme/base/statistics.h"
+
 namespace trireme {
-
-namespace {
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-}  // namespace
 
 double BenchLine::ratio() const {
   const double mine = median(ours), theirs = median(peer);

@@ -72,7 +72,8 @@ double least_all_reduce_bytes(int ranks, int64_t bytes) {
 
 Algorithm choose_all_reduce(int ranks, int64_t bytes, const LinkCost& link) {
   Algorithm best = Algorithm::doubling;
-  for (const auto one : {Algorithm::halving, Algorithm::ring, Algorithm::trees}) {
+  // Of equals the first: between two ranks ring and halving send the same, but a ring makes no break in the middle.
+  for (const auto one : {Algorithm::ring, Algorithm::halving, Algorithm::trees}) {
     if (all_reduce_seconds(one, ranks, bytes, link) < all_reduce_seconds(best, ranks, bytes, link)) best = one;
   }
   return best;

@@ -52,7 +52,7 @@ Links read_links(const std::filesystem::path& path) {
 
 void write_links(const Links& links, const std::filesystem::path& path) {
   Written inside(links.inside), between(links.between);
-  write_atomically(path, describe(inside, between).resolved_yaml());
+  write_atomically(path, describe(inside, between).resolved_yaml() + "\n");
 }
 
 LinkCost fit_link(const std::vector<std::pair<int64_t, double>>& messages) {

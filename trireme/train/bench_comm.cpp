@@ -5,13 +5,19 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
+#include "trireme/comm/launch.h"
 #include "trireme/comm/mpi_peer.h"
 #include "trireme/comm/reduction.h"
+#include "trireme/comm/world.h"
 #include "trireme/engine/executor.h"
+#include "trireme/spec/links.h"
 #include "trireme/train/bench_peer.h"
 
 namespace trireme {
@@ -22,11 +28,6 @@ namespace {
 
 constexpr int blocks = 5;
 constexpr double block_s = 0.02;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // The ranks' side of the benchmark: every measurement is checked, then timed in blocks that alternate with the peer's.
 class CommRank {
@@ -210,7 +211,9 @@ std::vector<int64_t> CommBenchOptions::bytes() const {
   return sizes;
 }
 
-nlohmann::ordered_json measure_comm(const CommBenchOptions& options, World& world) {
+namespace {
+
+nlohmann::ordered_json measure_cases(const CommBenchOptions& options, World& world) {
   CommRank rank(world);
   nlohmann::ordered_json found;
   for (const auto& name : options.collectives) {
@@ -228,6 +231,15 @@ nlohmann::ordered_json measure_comm(const CommBenchOptions& options, World& worl
   return found;
 }
 
+struct MeasuredLinks {
+  Links links;
+  bool inside = false, between = false;  // which were there to be measured; the other is as it was
+
+  // And by which algorithm each length of an all-reduce between so many ranks would go.
+  std::string full(int ranks) const;
+};
+
+// Measures the links between the ranks that there are. Collective, under mpirun.
 MeasuredLinks measure_links(World& world, const Links& before) {
   std::vector<int64_t> lengths;
   for (int64_t bytes = 64; bytes <= 4 << 20; bytes *= 4) lengths.push_back(bytes);
@@ -285,6 +297,42 @@ std::string MeasuredLinks::full(int ranks) const {
   if (between) add("between hosts", links.between);
   if (!between) text += "between hosts: not measured, all ranks are on one (start with mpirun on several)\n";
   return text;
+}
+
+}  // namespace
+
+int measure_comm(const CommBenchOptions& options, const std::vector<std::string>& command_line) {
+  const auto around = look_around();
+  if (!options.tune.empty()) {
+    const auto folder = fs::absolute(options.tune).parent_path();
+    if (!fs::is_directory(folder)) refuse("--tune {}: there is no folder {}", options.tune, folder.string());
+  }
+  if (around.launcher == Launcher::nobody) {
+    LaunchOptions launch_options;
+    launch_options.ranks = options.ranks.front();
+    launch_options.mpirun = true;
+    launch_options.arguments = command_line;
+    // mpirun takes any --tune that it sees for its own.
+    std::replace(launch_options.arguments.begin(), launch_options.arguments.end(), std::string("--tune"),
+                 std::string("--measure-links"));
+    return launch(launch_options);
+  }
+  if (!options.tune.empty()) {
+    const auto world = World::join(around, TransportKind::mpi);
+    const auto before = fs::exists(options.tune) ? read_links(options.tune) : Links();
+    const auto measured = measure_links(*world, before);
+    if (world->rank() == 0) {
+      write_links(measured.links, options.tune);
+      std::cout << measured.full(world->size()) << "kept in " << options.tune
+                << "; train with comm.links=" << options.tune << std::endl;
+    }
+    return 0;
+  }
+  const auto transport = options.transport == "mpi" ? TransportKind::mpi : TransportKind::automatic;
+  const auto world = World::join(around, transport);
+  const auto found = measure_cases(options, *world);
+  if (world->rank() == 0) std::cout << found.dump() << std::endl;
+  return 0;
 }
 
 namespace {

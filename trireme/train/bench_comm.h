@@ -4,13 +4,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "trireme/comm/world.h"
 #include "trireme/observe/bench_line.h"
-#include "trireme/spec/links.h"
 
 namespace trireme {
 
@@ -29,18 +26,8 @@ struct CommBenchOptions {
 
 void run_comm_bench(const CommBenchOptions& options, const std::function<void(const BenchLine&)>& each);
 
-struct MeasuredLinks {
-  Links links;
-  bool inside = false, between = false;  // which were there to be measured; the other is as it was
-
-  // And by which algorithm each length of an all-reduce between so many ranks would go.
-  std::string full(int ranks) const;
-};
-
-// Measures the links between the ranks that there are. Collective, under mpirun.
-MeasuredLinks measure_links(World& world, const Links& before);
-
-// One rank's part of a run, after World::join under mpirun; rank 0 gets microseconds by case, bytes and side.
-nlohmann::ordered_json measure_comm(const CommBenchOptions& options, World& world);
+// As one of the ranks that measure, or as the one who starts them by the same command line under mpirun: rank 0 prints
+// microseconds by case, bytes and side as JSON, or, with `tune`, measures and keeps the links. Gives the exit status.
+int measure_comm(const CommBenchOptions& options, const std::vector<std::string>& command_line);
 
 }  // namespace trireme

@@ -12,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
 #include "trireme/comm/launch.h"
 #include "trireme/data/order.h"
@@ -59,12 +60,6 @@ class StopSignals {
   static constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
   struct sigaction before_[3];
 };
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 // Ranks that were started with different configurations, or see different data, must not train together.
 void check_same_everywhere(World& world, const std::string& resolved, const Dataset& data) {

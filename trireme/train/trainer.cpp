@@ -12,6 +12,7 @@
 #include "trireme/base/units.h"
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
+#include "trireme/parallel/replica_check.h"
 
 namespace trireme {
 
@@ -398,40 +399,15 @@ void Trainer::check_finite(const StepReport& report) const {
             shown(report.grad_norm));
 }
 
-namespace {
-
-// Any bit that differs changes it: the sum of the elements' bits as whole numbers, which no order of adding changes.
-at::Tensor checksum(const at::Tensor& tensor) {
-  const auto bits = tensor.element_size() == 8 ? at::kLong : tensor.element_size() == 4 ? at::kInt : at::kShort;
-  return tensor.view(bits).sum(at::kLong);
-}
-
-}  // namespace
-
 void Trainer::check_replicas() {
-  auto& communicator = world_.communicator();
   if (mesh_.replicas == 1) return;
   world_.recorder().compute("compare replicas");
-  std::vector<at::Tensor> sums;
-  for (const auto& bucket : store_->buckets()) sums.push_back(checksum(bucket.master));
-  const auto mine = at::stack(sums).cpu();
-  const auto all = at::empty({mesh_.replicas, mine.numel()}, at::kLong);
-  communicator.now([&] { return communicator.all_gather(mine, all, "compare replicas", {}, groups_.stage); });
-  // What most of them have is taken for right; of two nobody can say.
-  std::vector<int> agreeing(static_cast<size_t>(mesh_.replicas), 0);
-  for (int a = 0; a < mesh_.replicas; ++a) {
-    for (int b = 0; b < mesh_.replicas; ++b) agreeing[static_cast<size_t>(a)] += at::equal(all[a], all[b]) ? 1 : 0;
-  }
-  const int most = *std::max_element(agreeing.begin(), agreeing.end());
-  if (most == mesh_.replicas) return;
-  const bool majority = 2 * most > mesh_.replicas;
-  std::vector<int> ranks;
-  for (int replica = 0; replica < mesh_.replicas; ++replica) {
-    if (!majority || agreeing[static_cast<size_t>(replica)] < most)
-      ranks.push_back(mesh_.rank_of(stage_number(), replica));
-  }
-  const auto who = majority ? fmt::format("rank {} has other parameters than its replicas", fmt::join(ranks, ", "))
-                            : fmt::format("ranks {} have different parameters", fmt::join(ranks, ", "));
+  auto ranks = differing_replicas(*store_, world_.communicator(), groups_.stage);
+  if (ranks.empty()) return;
+  for (auto& rank : ranks) rank = mesh_.rank_of(stage_number(), rank);
+  const auto who = ranks.size() < static_cast<size_t>(mesh_.replicas)
+                       ? fmt::format("rank {} has other parameters than its replicas", fmt::join(ranks, ", "))
+                       : fmt::format("ranks {} have different parameters", fmt::join(ranks, ", "));
   fail(
       "step {}: {}, though all replicas must have the same: a processor or memory there may be faulty; continue "
       "from a checkpoint with --resume, without that machine",
