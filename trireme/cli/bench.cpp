@@ -56,11 +56,15 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->footer("Example: trireme bench comm --ranks 2 --case all_reduce bucket --kib 64 1024");
   comm->add_option("--case", options->collectives,
                    "all_reduce, bucket (an all-reduce of memory that the ranks share), reduce_scatter, all_gather, "
-                   "all_to_all, overlap, checking (default: the first five)")
+                   "all_to_all, overlap, checking, message (default: the first five)")
       ->check(CLI::IsMember(CommBenchOptions::known()));
   comm->add_option("--ranks", options->ranks, "Numbers of ranks (default: 2 and 4)")->check(CLI::Range(2, 64));
-  comm->add_option("--kib", options->kib, "Sizes of the whole tensor in KiB (default: 1 to 65536)")
+  comm->add_option("--kib", options->kib,
+                   "Sizes of the whole tensor in KiB (default: 1 to 65536, on cards 1024 to 262144)")
       ->check(CLI::Range(1.0, 1048576.0));
+  comm->add_option("--device", options->device, "cpu, or cuda: on cards, beside the same through the host")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   comm->add_option("--transport", options->transport, "automatic (shared memory inside a host), or mpi")
       ->capture_default_str()
       ->check(CLI::IsMember({"automatic", "mpi"}));

@@ -38,7 +38,7 @@ const char* name_of(ReduceOp op) {
 
 bool Call::agrees_with(const Call& other) const {
   return sequence == other.sequence && count == other.count && collective == other.collective && op == other.op &&
-         dtype == other.dtype && root == other.root && parts == other.parts;
+         dtype == other.dtype && on_card == other.on_card && root == other.root && parts == other.parts;
 }
 
 std::string Call::describe() const {
@@ -55,7 +55,7 @@ std::string Call::describe() const {
     default: has_tensor = false;
   }
   // What each gives to the others is its own affair in an all-to-all.
-  if (has_tensor) arguments += c10::toString(dtype);
+  if (has_tensor) arguments += fmt::format("{}{}", c10::toString(dtype), on_card ? " on a card" : "");
   if (has_tensor && collective != Collective::all_to_all) arguments += fmt::format(", {} elements", count);
   if (parts != 0) arguments += fmt::format(" in parts {:08x}", static_cast<uint32_t>(parts));
   return fmt::format("operation {}: {}({}) \"{}\"", sequence, name_of(collective), arguments, name);

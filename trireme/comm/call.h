@@ -44,6 +44,7 @@ struct Call {
   Collective collective = Collective::barrier;
   ReduceOp op = ReduceOp::sum;
   at::ScalarType dtype = at::kByte;
+  bool on_card = false;  // the tensor stays there
   int16_t root = 0;
   char name[36] = {};
   uint64_t parts = 0;  // fingerprint of the parts, where all ranks must see the same

@@ -126,7 +126,10 @@ Communicator::Ticket Communicator::all_to_all(const at::Tensor& given, const at:
 Communicator::Ticket Communicator::submit(Group group, Call call, Arguments arguments, const char* name, Done done) {
   const auto& tensor = arguments.tensor;
   if (tensor.defined() && !tensor.is_contiguous()) fail("\"{}\": only contiguous tensors can be communicated", name);
+  if (arguments.output.defined() && arguments.output.device() != tensor.device())
+    fail("\"{}\": both tensors must lie on one device", name);
   std::strncpy(call.name, name, sizeof call.name - 1);
+  call.on_card = tensor.defined() && !tensor.is_cpu() && transports_[group]->reaches(tensor.device());
   std::unique_lock lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   if (tail_ - head_ == ring_.size()) {
@@ -158,7 +161,11 @@ std::exception_ptr Communicator::carry_out(Operation& slot, bool idle) {
   const int ranks = size(slot.group);
   auto& given = slot.arguments;
   try {
-    if (ranks > 1 || given.output.defined()) {
+    if (slot.call.on_card) {
+      given.idle = idle;
+      given.ready = &slot.ready;
+      transports_[slot.group]->carry_out(slot.call, given);
+    } else if (ranks > 1 || given.output.defined()) {
       StagedTensor tensor(given.tensor, slot.ready), output(given.output, slot.ready);
       transports_[slot.group]->carry_out(
           slot.call, {tensor.host(), output.host(), std::move(given.give), std::move(given.take), idle});
@@ -254,10 +261,10 @@ Group Communicator::split(int color) {
   return transports_.size() - 1;
 }
 
-at::Tensor Communicator::allocate(int64_t bytes, Group group) {
+at::Tensor Communicator::allocate(int64_t bytes, Group group, at::Device device) {
   std::unique_lock lock(mutex_);
   const Call call = take_turn(lock, group, Collective::allocate, "allocate");
-  return transports_[group]->allocate(call, bytes);
+  return transports_[group]->allocate(call, bytes, device);
 }
 
 std::unique_ptr<Mail> Communicator::open_mail(const MailPeers& peers) {

@@ -40,6 +40,8 @@ class Communicator final : public Helper {
   int rank(Group group = everybody) const { return transports_[group]->rank(); }
   int size(Group group = everybody) const { return transports_[group]->size(); }
   uint64_t calls(Group group = everybody) const { return sequences_[group]; }  // made by this rank so far
+  // Whether tensors of a device are communicated where they lie.
+  bool reaches(at::Device device, Group group = everybody) const { return transports_[group]->reaches(device); }
   const char* transport_name() const { return transports_[everybody]->name(); }
 
   // The ranks that give the same color become a group of their own, in the order of their ranks; a negative color joins
@@ -81,8 +83,9 @@ class Communicator final : public Helper {
 
   bool help() override;
 
-  // A zeroed tensor of bytes that the group's ranks can reach without a copy where the transport offers it. Collective.
-  at::Tensor allocate(int64_t bytes, Group group = everybody);
+  // A zeroed tensor of bytes that the group's ranks can reach without a copy where the transport offers it. On cards
+  // all the group's tensors stay there after the first such call, if the cards can be reached. Collective.
+  at::Tensor allocate(int64_t bytes, Group group = everybody, at::Device device = at::kCPU);
 
   // Opens ways for messages between single ranks. Collective over all ranks, each with its own peers.
   std::unique_ptr<Mail> open_mail(const MailPeers& peers);

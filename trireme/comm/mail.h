@@ -45,6 +45,7 @@ struct MailPeers {
   std::vector<int> to, from;
   int64_t message_bytes = 0;
   at::Device device = at::kCPU;
+  bool on_cards = true;  // tensors of cards may be passed there, where that can be done
   DeviceTrace* trace = nullptr;
 };
 

@@ -85,9 +85,10 @@ class HostsTransport final : public Transport {
 
   const char* way(const Call& call) const override { return between_ ? between_->way(call) : ""; }
 
-  at::Tensor allocate(const Call& call, int64_t bytes) override {
+  at::Tensor allocate(const Call& call, int64_t bytes, at::Device device) override {
     compare(call);
-    return inside_->allocate(inside({.collective = Collective::allocate}), bytes);
+    if (!device.is_cpu()) return at::zeros({bytes}, at::TensorOptions().device(device).dtype(at::kByte));
+    return inside_->allocate(inside({.collective = Collective::allocate}), bytes, device);
   }
 
   std::unique_ptr<Transport> split(const Call& call, int color) override {

@@ -161,9 +161,9 @@ class MpiTransport final : public Transport {
     }
   }
 
-  at::Tensor allocate(const Call& call, int64_t bytes) override {
+  at::Tensor allocate(const Call& call, int64_t bytes, at::Device device) override {
     compare(call);
-    return at::zeros({bytes}, at::kByte);
+    return at::zeros({bytes}, at::TensorOptions().device(device).dtype(at::kByte));
   }
 
   std::unique_ptr<Transport> split(const Call& call, int color) override {

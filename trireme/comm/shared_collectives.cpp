@@ -7,15 +7,10 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/reduction.h"
 
 namespace trireme {
 
 namespace {
-
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
 
 constexpr int everyone = -1;
 
@@ -26,11 +21,31 @@ constexpr int64_t little_bytes = 64 << 10;  // of all ranks together: reduced by
 
 }  // namespace
 
+void SharedCollectives::meet() {
+  work_.settle();
+  meeting_.meet();
+}
+
+void SharedCollectives::meet_and_check() {
+  work_.settle();
+  meeting_.meet_and_check();
+}
+
+void SharedCollectives::copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) work_.copy(to, from, bytes);
+}
+
 void SharedCollectives::carry_out(const Call& call, const Arguments& arguments) {
+  if (arguments.ready) work_.after(*arguments.ready);
+  this->call(call, arguments);
+  work_.settle();
+}
+
+void SharedCollectives::call(const Call& call, const Arguments& arguments) {
   const auto& tensor = arguments.tensor;
   way_ = "in place";  // unless it is found out otherwise
   if (call.collective == Collective::all_to_all) return all_to_all(arguments);
-  if (call.collective == Collective::barrier || call.count == 0) return meeting_.meet_and_check();
+  if (call.collective == Collective::barrier || call.count == 0) return meet_and_check();
   auto* data = static_cast<std::byte*>(tensor.data_ptr());
   const auto element = static_cast<int64_t>(tensor.element_size());
   const int64_t bytes = call.count * element;
@@ -75,12 +90,12 @@ void SharedCollectives::by_kernel(Copy copy, int rank, int64_t offset, std::byte
 }
 
 void SharedCollectives::read(int rank, int64_t offset, std::byte* to, int64_t bytes) {
-  if (has_address(rank)) return copy_bytes(to, address_of(rank) + offset, bytes);
+  if (has_address(rank)) return copy(to, address_of(rank) + offset, bytes);
   by_kernel(process_vm_readv, rank, offset, to, bytes);
 }
 
 void SharedCollectives::write(int rank, int64_t offset, std::byte* from, int64_t bytes) {
-  if (has_address(rank)) return copy_bytes(address_of(rank) + offset, from, bytes);
+  if (has_address(rank)) return copy(address_of(rank) + offset, from, bytes);
   by_kernel(process_vm_writev, rank, offset, from, bytes);
 }
 
@@ -94,14 +109,19 @@ const std::vector<void*>& SharedCollectives::reached() {
   return addresses_;
 }
 
+void SharedCollectives::stage(int64_t bytes) {
+  way_ = "staged";
+  if (grow_ && bytes > piece_bytes_) piece_bytes_ = grow_(bytes);
+}
+
 template <class Put, class Take>
 void SharedCollectives::in_pieces(int64_t bytes, const Put& put, const Take& take) {
-  way_ = "staged";
-  for (int64_t first = 0, piece = 0; first < bytes; first += piece_bytes, ++piece) {
-    const int64_t count = std::min(piece_bytes, bytes - first);
+  stage(bytes);
+  for (int64_t first = 0, piece = 0; first < bytes; first += piece_bytes_, ++piece) {
+    const int64_t count = std::min(piece_bytes_, bytes - first);
     put(piece, first, count);
-    if (piece > 0) meeting_.meet();
-    if (piece == 0) meeting_.meet_and_check();
+    if (piece > 0) meet();
+    if (piece == 0) meet_and_check();
     take(piece, first, count);
   }
 }
@@ -112,21 +132,21 @@ void SharedCollectives::reduce_span(const Call& call, int64_t element, int64_t o
   slice_.assign(buffers.begin(), buffers.end());
   for (auto& address : slice_) address = static_cast<std::byte*>(address) + (first - origin) * element;
   const std::span<void* const> all(slice_), one(&target, 1);
-  reduce(call.dtype, call.op, std::span<const void* const>(slice_.data(), slice_.size()), target ? one : all,
-         last - first);
+  work_.combine(call.dtype, call.op, std::span<const void* const>(slice_.data(), slice_.size()), target ? one : all,
+                last - first);
 }
 
 void SharedCollectives::all_reduce(const Call& call, std::byte* data, int64_t element) {
   const auto begin = [&](int r) { return part_begin(call.count, r, size_, element); };
   if (call.count * element <= worth_reaching) return all_reduce_staged(call, data, element);
-  meeting_.meet_and_check();
+  meet_and_check();
   if (all_have_addresses()) {
     reduce_span(call, element, 0, begin(rank_), begin(rank_ + 1), reached());
-    return meeting_.meet();
+    return meet();
   }
   if (!reads_ || size_ > few_ranks) return all_reduce_staged(call, data, element);
   reduce_by_kernel(call, data, element, begin(rank_), begin(rank_ + 1), everyone);
-  meeting_.meet();
+  meet();
 }
 
 // Nobody else touches these elements, in whichever buffer, before all meet again.
@@ -154,7 +174,7 @@ void SharedCollectives::reduce_by_kernel(const Call& call, std::byte* data, int6
 void SharedCollectives::all_reduce_staged(const Call& call, std::byte* data, int64_t element) {
   const int64_t bytes = call.count * element;
   const auto put = [&](int64_t piece, int64_t first, int64_t count) {
-    copy_bytes(staging(rank_, piece), data + first, count);
+    copy(staging(rank_, piece), data + first, count);
   };
   if (size_ <= few_ranks || bytes * size_ <= little_bytes) {
     return in_pieces(bytes, put, [&](int64_t piece, int64_t first, int64_t count) {
@@ -164,7 +184,7 @@ void SharedCollectives::all_reduce_staged(const Call& call, std::byte* data, int
   // Each reduces its slice of a piece in all buffers, and takes the whole piece out after the next meeting.
   int64_t before = -1, before_first = 0, before_count = 0;
   in_pieces(bytes, put, [&](int64_t piece, int64_t first, int64_t count) {
-    if (before >= 0) copy_bytes(data + before_first, staging(rank_, before), before_count);
+    if (before >= 0) copy(data + before_first, staging(rank_, before), before_count);
     const int64_t elements = count / element;
     reduce_span(call, element, 0, part_begin(elements, rank_, size_, element),
                 part_begin(elements, rank_ + 1, size_, element), staged(piece));
@@ -172,8 +192,8 @@ void SharedCollectives::all_reduce_staged(const Call& call, std::byte* data, int
     before_first = first;
     before_count = count;
   });
-  meeting_.meet();
-  copy_bytes(data + before_first, staging(rank_, before), before_count);
+  meet();
+  copy(data + before_first, staging(rank_, before), before_count);
 }
 
 // All ranks work, each on a slice; the root ends with all of them.
@@ -181,21 +201,20 @@ void SharedCollectives::reduce_to_root(const Call& call, std::byte* data, int64_
   const int64_t bytes = call.count * element;
   const auto begin = [&](int r) { return part_begin(call.count, r, size_, element); };
   if (bytes > worth_reaching) {
-    meeting_.meet_and_check();
+    meet_and_check();
     if (all_have_addresses()) {
       reduce_span(call, element, 0, begin(rank_), begin(rank_ + 1), reached(),
                   address_of(call.root) + begin(rank_) * element);
-      return meeting_.meet();
+      return meet();
     }
     if (reads_ && size_ <= few_ranks) {
       reduce_by_kernel(call, data, element, begin(rank_), begin(rank_ + 1), call.root);
-      return meeting_.meet();
+      return meet();
     }
   }
   // The root alone reduces: the others have nothing to write to but its staging buffer, which they would all share.
   in_pieces(
-      bytes,
-      [&](int64_t piece, int64_t first, int64_t count) { copy_bytes(staging(rank_, piece), data + first, count); },
+      bytes, [&](int64_t piece, int64_t first, int64_t count) { copy(staging(rank_, piece), data + first, count); },
       [&](int64_t piece, int64_t first, int64_t count) {
         if (rank_ == call.root) reduce_span(call, element, 0, 0, count / element, staged(piece), data + first);
       });
@@ -205,19 +224,18 @@ void SharedCollectives::reduce_scatter(const Call& call, std::byte* data, int64_
   const int64_t begin = parts[static_cast<size_t>(rank_)], end = parts[static_cast<size_t>(rank_) + 1];
   const int64_t bytes = call.count * element;
   if (bytes > worth_reaching) {
-    meeting_.meet_and_check();
+    meet_and_check();
     if (all_have_addresses()) {
       reduce_span(call, element, 0, begin, end, reached(), data + begin * element);
-      return meeting_.meet();
+      return meet();
     }
     if (reads_) {
       reduce_by_kernel(call, data, element, begin, end, rank_);
-      return meeting_.meet();
+      return meet();
     }
   }
   in_pieces(
-      bytes,
-      [&](int64_t piece, int64_t first, int64_t count) { copy_bytes(staging(rank_, piece), data + first, count); },
+      bytes, [&](int64_t piece, int64_t first, int64_t count) { copy(staging(rank_, piece), data + first, count); },
       [&](int64_t piece, int64_t from, int64_t count) {
         const int64_t origin = from / element;
         const int64_t first = std::max(origin, begin), last = std::min(origin + count / element, end);
@@ -227,19 +245,19 @@ void SharedCollectives::reduce_scatter(const Call& call, std::byte* data, int64_
 
 void SharedCollectives::broadcast(int root, std::byte* data, int64_t bytes) {
   if (bytes > worth_reaching) {
-    meeting_.meet_and_check();
+    meet_and_check();
     if (reads_ || has_address(root)) {
       if (rank_ != root) read(root, 0, data, bytes);
-      return meeting_.meet();
+      return meet();
     }
   }
   in_pieces(
       bytes,
       [&](int64_t piece, int64_t first, int64_t count) {
-        if (rank_ == root) copy_bytes(staging(root, piece), data + first, count);
+        if (rank_ == root) copy(staging(root, piece), data + first, count);
       },
       [&](int64_t piece, int64_t first, int64_t count) {
-        if (rank_ != root) copy_bytes(data + first, staging(root, piece), count);
+        if (rank_ != root) copy(data + first, staging(root, piece), count);
       });
 }
 
@@ -251,27 +269,27 @@ void SharedCollectives::gather(const std::byte* tensor, std::byte* output, const
   int64_t longest = 0;
   for (int i = 0; i < size_; ++i) longest = std::max(longest, bytes(i));
   if (longest > worth_reaching) {
-    meeting_.meet_and_check();
+    meet_and_check();
     if (all_have_addresses() || (reads_ && size_ <= few_ranks)) {
       for (int i = 1; i < size_; ++i) {
         const int from = (rank_ + i) % size_;
         read(from, in_place ? begin(from) : 0, output + begin(from), bytes(from));
       }
-      if (!is_there) copy_bytes(output + begin(rank_), given, bytes(rank_));
-      return meeting_.meet();
+      if (!is_there) copy(output + begin(rank_), given, bytes(rank_));
+      return meet();
     }
   }
   in_pieces(
       longest,
       [&](int64_t piece, int64_t first, int64_t count) {
-        copy_bytes(staging(rank_, piece), given + first, std::min(count, bytes(rank_) - first));
+        copy(staging(rank_, piece), given + first, std::min(count, bytes(rank_) - first));
       },
       [&](int64_t piece, int64_t first, int64_t count) {
         for (int i = 1; i < size_; ++i) {
           const int from = (rank_ + i) % size_;
-          copy_bytes(output + begin(from) + first, staging(from, piece), std::min(count, bytes(from) - first));
+          copy(output + begin(from) + first, staging(from, piece), std::min(count, bytes(from) - first));
         }
-        if (!is_there) copy_bytes(output + begin(rank_) + first, given + first, std::min(count, bytes(rank_) - first));
+        if (!is_there) copy(output + begin(rank_) + first, given + first, std::min(count, bytes(rank_) - first));
       });
 }
 
@@ -292,22 +310,22 @@ void SharedCollectives::all_to_all(const Arguments& arguments) {
     return std::min(most, begin(r + 1) - begin(r) - first);
   };
   // A place for each rank in every staging buffer.
-  const int64_t share = piece_bytes / size_ / 64 * 64;
+  int64_t share = piece_bytes_ / size_ / 64 * 64;
   const auto put = [&](int64_t piece, int64_t first) {
     for (int i = 1; i < size_; ++i) {
       const int to = (rank_ + i) % size_;
-      copy_bytes(staging(rank_, piece) + to * share, given + give(to) + first, part(give, to, first, share));
+      copy(staging(rank_, piece) + to * share, given + give(to) + first, part(give, to, first, share));
     }
   };
   const int64_t long_part = worth_reaching / size_;
   bool is_put = true;
   for (int i = 0; i < size_; ++i) is_put = is_put && (i == rank_ || give(i + 1) - give(i) <= long_part);
   if (is_put) put(0, 0);
-  meeting_.meet_and_check();
+  meet_and_check();
   parts_.resize(2 * ends * static_cast<size_t>(size_));
   for (int i = 0; i < size_; ++i) std::copy_n(meeting_.exhibit(i).words, 2 * ends, &parts_[2 * ends * i]);
   check_exchange(parts_, size_);
-  copy_bytes(taken + take(rank_), given + give(rank_), part(take, rank_, 0, take(rank_ + 1) - take(rank_)));
+  copy(taken + take(rank_), given + give(rank_), part(take, rank_, 0, take(rank_ + 1) - take(rank_)));
   const auto begin = [&](int from, int to) { return parts_[2 * ends * static_cast<size_t>(from) + to]; };
   int64_t longest = 0;
   for (int from = 0; from < size_; ++from) {
@@ -320,18 +338,19 @@ void SharedCollectives::all_to_all(const Arguments& arguments) {
       const int from = (rank_ + i) % size_;
       read(from, begin(from, rank_), taken + take(from), take(from + 1) - take(from));
     }
-    return meeting_.meet();
+    return meet();
   }
-  way_ = "staged";
+  stage(longest > long_part ? longest * size_ : 0);
+  share = piece_bytes_ / size_ / 64 * 64;
   // Where all parts are short, the first pieces have been put before the meeting.
   for (int64_t first = 0, piece = 0; first < longest; first += share, ++piece) {
     if (piece > 0 || longest > long_part) {
       put(piece, first);
-      meeting_.meet();
+      meet();
     }
     for (int i = 1; i < size_; ++i) {
       const int from = (rank_ + i) % size_;
-      copy_bytes(taken + take(from) + first, staging(from, piece) + rank_ * share, part(take, from, first, share));
+      copy(taken + take(from) + first, staging(from, piece) + rank_ * share, part(take, from, first, share));
     }
   }
 }

@@ -1,14 +1,15 @@
-// Collectives among ranks that see each other's memory. An all-reduce of memory that all of them can reach is one pass:
-// rank r reads slice r of every rank's buffer and writes the sum to all of them, so p ranks read and write each element
-// once between them. Memory of other processes is reached through the kernel, where it allows that. What is short, and
-// all else, goes through staging buffers in pieces that stay in a core's cache, with one meeting a piece: while one
-// half of a buffer is read, the other is filled.
+// Collectives among ranks that see each other's memory, of the host or of cards. An all-reduce of memory that all of
+// them can reach is one pass: rank r reads slice r of every rank's buffer and writes the sum to all of them, so p ranks
+// read and write each element once between them. Memory of other processes of the host is reached through the kernel,
+// where it allows that. What is short, and all else, goes through staging buffers in pieces (on the host such that they
+// stay in a core's cache), with one meeting a piece: while one half of a buffer is read, the other is filled.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <vector>
 
+#include "trireme/comm/memory_work.h"
 #include "trireme/comm/shared_meeting.h"
 #include "trireme/comm/transport.h"
 
@@ -16,12 +17,25 @@ namespace trireme {
 
 class SharedCollectives {
  public:
-  explicit SharedCollectives(SharedMeeting& meeting)
-      : meeting_(meeting), rank_(meeting.rank()), size_(meeting.size()), addresses_(static_cast<size_t>(size_)) {}
-
-  // Says where a rank's buffer lies in this process, by what that rank has shown.
+  // Where a rank's buffer lies in this process, by what that rank has shown; and its staging buffer of this call, of
+  // two pieces.
   using Find = std::function<std::byte*(int rank, const Place& place)>;
-  void set_find(Find find) { find_ = std::move(find); }
+  using Staging = std::function<std::byte*(int rank)>;
+  // Makes larger staging buffers for a call that takes so many bytes through them, and says how long a piece is now.
+  using Grow = std::function<int64_t(int64_t bytes)>;
+
+  SharedCollectives(SharedMeeting& meeting, MemoryWork& work, Find find, Staging staging, int64_t piece_bytes,
+                    Grow grow = {})
+      : meeting_(meeting),
+        work_(work),
+        rank_(meeting.rank()),
+        size_(meeting.size()),
+        find_(std::move(find)),
+        staging_(std::move(staging)),
+        grow_(std::move(grow)),
+        piece_bytes_(piece_bytes),
+        addresses_(static_cast<size_t>(size_)) {}
+
   // All ranks may read and write each other's memory through the kernel.
   void set_reads(bool reads) { reads_ = reads; }
 
@@ -34,8 +48,8 @@ class SharedCollectives {
  private:
   // Shorter ones are copied even where they could be reached: that saves a meeting.
   static constexpr int64_t worth_reaching = 32 << 10;
-  static constexpr int64_t piece_bytes = staging_bytes / 2;
 
+  void call(const Call& call, const Arguments& arguments);
   void all_reduce(const Call& call, std::byte* data, int64_t element);
   // Reduces elements [begin, end), bit by bit, reading the others' through the kernel. The results go into this rank's
   // own buffer and into that of rank `to`, or everybody's.
@@ -51,13 +65,19 @@ class SharedCollectives {
   std::byte* address_of(int rank) { return find_(rank, meeting_.exhibit(rank).place); }
   bool has_address(int rank) { return meeting_.exhibit(rank).place.segment >= 0; }
   bool all_have_addresses();
+  // All that this rank was to do before the others go on is done by then.
+  void meet();
+  void meet_and_check();
+  void copy(std::byte* to, const std::byte* from, int64_t bytes);
   // Copies from where a rank's buffer lies, or to there, through the kernel if need be.
   void read(int rank, int64_t offset, std::byte* to, int64_t bytes);
   void write(int rank, int64_t offset, std::byte* from, int64_t bytes);
   template <class Copy>
   void by_kernel(Copy copy, int rank, int64_t offset, std::byte* here, int64_t bytes);
+  // All ranks know by now that they take so many bytes through their staging buffers.
+  void stage(int64_t bytes);
   // A rank's staging buffer for the k-th piece.
-  std::byte* staging(int rank, int64_t piece) { return meeting_.exhibit(rank).staging + (piece % 2) * piece_bytes; }
+  std::byte* staging(int rank, int64_t piece) { return staging_(rank) + (piece % 2) * piece_bytes_; }
   // Each piece is put into this rank's staging buffer, and taken out of the others' when all have done so. A rank
   // begins on the piece after next only when all have come to the next one, and so are done with this one.
   template <class Put, class Take>
@@ -70,8 +90,12 @@ class SharedCollectives {
   const std::vector<void*>& reached();
 
   SharedMeeting& meeting_;
+  MemoryWork& work_;
   const int rank_, size_;
-  Find find_;
+  const Find find_;
+  const Staging staging_;
+  const Grow grow_;
+  int64_t piece_bytes_;
   bool reads_ = false;
   const char* way_ = "";
   std::vector<void*> addresses_, slice_;

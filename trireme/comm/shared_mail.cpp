@@ -89,7 +89,7 @@ SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number,
     way->memory = group_->threads() ? group_->common<Segment>(name, make) : make();
     way->ring = reinterpret_cast<Ring*>(way->memory->data());  // fresh memory is zero: an empty ring
     way->ring->slot_bytes = slot_bytes;
-    if (peers.device.is_cuda()) {
+    if (peers.device.is_cuda() && peers.on_cards) {
       way->ring->device_slot_bytes = slot_bytes_for(peers, most_device_slot_bytes);
       way->device = SlotReceiver::make(peers.device, way->ring->device_slot_bytes, peers.trace);
       if (way->device) way->ring->receiver = way->device->end();
@@ -116,7 +116,7 @@ void SharedMail::connect() {
     way->ring = reinterpret_cast<Ring*>(way->memory->data());
     way->to = to;
     auto& ring = *way->ring;
-    if (peers_.device.is_cuda()) {
+    if (peers_.device.is_cuda() && peers_.on_cards) {
       if (ring.receiver.pid != 0)
         way->device = SlotSender::meet(peers_.device, ring.receiver, ring.device_slot_bytes, peers_.trace);
       if (way->device) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int looks = 64;                  // at least, before anything that costs a system call
 constexpr int64_t idle_ns = 50'000;        // of looking, by a thread that has a core to itself
+constexpr int64_t beside_ns = 20'000;      // by one that works beside others: about what being woken costs
 constexpr int yields = 100;                // of giving the core away between two looks, where ranks share cores
 constexpr int64_t sleep_ns = 100'000'000;  // at most, before looking whether the others are still there
 
@@ -24,6 +25,7 @@ SharedMeeting::SharedMeeting(std::shared_ptr<SharedGroup> group, int rank)
       rank_(rank),
       size_(group_->size),
       crowded_(group_->size > usable_cores()),
+      roomy_(2 * group_->size <= usable_cores()),
       calls_(static_cast<size_t>(size_)) {}
 
 SharedMeeting::~SharedMeeting() {
@@ -56,7 +58,7 @@ bool SharedMeeting::look(const Lane& peer, uint32_t target) const {
     return false;
   };
   if (some()) return true;
-  if (!idle_) return false;
+  if (!idle_ && !roomy_) return false;
   if (crowded_) {
     for (int i = 0; i < yields; ++i) {
       sched_yield();
@@ -64,7 +66,7 @@ bool SharedMeeting::look(const Lane& peer, uint32_t target) const {
     }
     return false;
   }
-  const int64_t end = monotonic_ns() + idle_ns;
+  const int64_t end = monotonic_ns() + (idle_ ? idle_ns : beside_ns);
   while (monotonic_ns() < end) {
     if (some()) return true;
   }

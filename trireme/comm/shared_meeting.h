@@ -22,6 +22,7 @@ class SharedMeeting {
   // Begins a call; the exhibits are those of this call from here on. `idle`: the thread that waits has nothing better
   // to do, and may keep its core busy for a moment.
   void show(const Call& call, bool idle);
+  size_t turn() const { return turn_; }  // which of the two, in turn
   Exhibit& exhibit(int rank) { return group_->lane(rank).exhibits[turn_]; }
   Exhibit& mine() { return exhibit(rank_); }
   Lane& lane(int rank) { return group_->lane(rank); }
@@ -40,6 +41,7 @@ class SharedMeeting {
   std::shared_ptr<SharedGroup> group_;
   const int rank_, size_;
   const bool crowded_;  // more ranks than cores
+  const bool roomy_;    // two cores a rank, or more
   bool idle_ = false, checking_ = true;
   size_t turn_ = 0;  // which exhibit the current call uses
   std::vector<Call> calls_;

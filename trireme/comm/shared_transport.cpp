@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/comm/memory_work.h"
 #include "trireme/comm/shared_collectives.h"
 #include "trireme/comm/shared_meeting.h"
 #include "trireme/comm/shared_mail.h"
+#include "trireme/device/card_memory.h"
 #include "trireme/observe/board.h"
 
 namespace trireme {
@@ -50,8 +54,13 @@ namespace {
 class SharedTransport final : public Transport {
  public:
   SharedTransport(const std::shared_ptr<SharedGroup>& group, int rank)
-      : meeting_(group, rank), collectives_(meeting_), group_(group), rank_(rank), size_(group->size) {
-    collectives_.set_find([this](int peer, const Place& place) { return address(peer, place); });
+      : meeting_(group, rank),
+        collectives_(
+            meeting_, host_work(), finder(), [this](int peer) { return meeting_.exhibit(peer).staging; },
+            staging_bytes / 2),
+        group_(group),
+        rank_(rank),
+        size_(group->size) {
     reads_ = !group_->threads() && try_reading();
     collectives_.set_reads(reads_);
   }
@@ -63,13 +72,15 @@ class SharedTransport final : public Transport {
   void try_with(const TransportTrial& trial) override {
     meeting_.set_checking(trial.checking);
     collectives_.set_reads(trial.reading && reads_);
+    uses_cards_ = trial.cards;
   }
+  bool reaches(at::Device device) const override { return device.is_cpu() || (cards_ && uses_cards_); }
 
   void carry_out(const Call& call, const Arguments& arguments) override {
     try {
       meeting_.show(call, arguments.idle);
-      if (arguments.tensor.defined()) meeting_.mine().place = place_of(arguments.tensor.data_ptr());
-      collectives_.carry_out(call, arguments);
+      if (arguments.tensor.defined()) meeting_.mine().place = place_of(arguments.tensor);
+      (call.on_card ? cards_->collectives : collectives_).carry_out(call, arguments);
     } catch (...) {
       if (group_->threads()) group_->keep(arguments.tensor);
       throw;
@@ -77,18 +88,40 @@ class SharedTransport final : public Transport {
   }
 
   const char* way(const Call& call) const override {
-    return call.collective == Collective::barrier ? "" : collectives_.way();
+    if (call.collective == Collective::barrier) return "";
+    return (call.on_card ? cards_->collectives : collectives_).way();
   }
 
-  at::Tensor allocate(const Call& call, int64_t bytes) override;
+  at::Tensor allocate(const Call& call, int64_t bytes, at::Device device) override;
   std::unique_ptr<Transport> split(const Call& call, int color) override;
   std::unique_ptr<Mail> open_mail(const Call& call, const MailPeers& peers) override;
 
  private:
   // Allocated by all ranks together: each one's part, mapped by every rank.
   struct Allocation {
-    std::vector<Segment> parts;
+    explicit Allocation(int ranks) : segments(ranks), cards(ranks), parts(ranks) {}
+
+    std::vector<Segment> segments;                   // of the host,
+    std::vector<std::unique_ptr<CardMemory>> cards;  // or of cards
+    std::vector<std::byte*> parts;
+    int64_t bytes = 0;  // of this rank's
   };
+  using AllocationPtr = std::shared_ptr<Allocation>;
+
+  // Once tensors of cards stay there. A rank's staging buffer has two pieces for each of two calls in turn. Ranks that
+  // take turns on a card wait long for each other: pieces are large, but only once they are needed.
+  struct Cards {
+    static constexpr int64_t least_piece_bytes = 1 << 20, most_piece_bytes = 64 << 20;
+    std::unique_ptr<MemoryWork> work;
+    AllocationPtr staging;
+    int64_t piece_bytes = least_piece_bytes;
+    SharedCollectives collectives;
+  };
+
+  AllocationPtr share(int64_t bytes);
+  AllocationPtr share_on_cards(int64_t bytes, at::Device device);
+  void use_cards(at::Device device);
+  int64_t grow_staging(int64_t bytes, at::Device device);
 
   // Whether every rank can read every other's memory through the kernel, which some machines forbid.
   bool try_reading() {
@@ -135,21 +168,23 @@ class SharedTransport final : public Transport {
 
   Lane& lane(int rank) { return meeting_.lane(rank); }
 
-  Place place_of(const void* pointer) const {
-    if (group_->threads()) return {0, reinterpret_cast<uint64_t>(pointer)};
-    const auto* address = static_cast<const std::byte*>(pointer);
+  Place place_of(const at::Tensor& tensor) const {
+    const auto* address = static_cast<const std::byte*>(tensor.const_data_ptr());
+    if (group_->threads() && tensor.is_cpu()) return {0, reinterpret_cast<uint64_t>(address)};
     for (size_t n = 0; n < allocations_.size(); ++n) {
-      const auto& part = allocations_[n]->parts[static_cast<size_t>(rank_)];
-      if (address >= part.data() && address < part.data() + part.bytes()) {
-        return {static_cast<int64_t>(n) + 1, static_cast<uint64_t>(address - part.data())};
+      const auto* part = allocations_[n]->parts[static_cast<size_t>(rank_)];
+      if (address >= part && address < part + allocations_[n]->bytes) {
+        return {static_cast<int64_t>(n) + 1, static_cast<uint64_t>(address - part)};
       }
     }
-    return {-1, reinterpret_cast<uint64_t>(pointer)};
+    return {-1, reinterpret_cast<uint64_t>(address)};
   }
 
-  std::byte* address(int rank, const Place& place) const {
-    if (place.segment == 0) return reinterpret_cast<std::byte*>(place.offset);
-    return allocations_[static_cast<size_t>(place.segment) - 1]->parts[static_cast<size_t>(rank)].data() + place.offset;
+  SharedCollectives::Find finder() {
+    return [this](int rank, const Place& place) {
+      if (place.segment == 0) return reinterpret_cast<std::byte*>(place.offset);
+      return allocations_[static_cast<size_t>(place.segment) - 1]->parts[static_cast<size_t>(rank)] + place.offset;
+    };
   }
 
   SharedMeeting meeting_;
@@ -157,39 +192,115 @@ class SharedTransport final : public Transport {
   std::shared_ptr<SharedGroup> group_;
   const int rank_;
   const int size_;
-  std::vector<std::shared_ptr<Allocation>> allocations_;
+  std::vector<AllocationPtr> allocations_;
+  std::unique_ptr<Cards> cards_;
   int splits_ = 0, mails_ = 0;
-  bool reads_ = false;
+  bool reads_ = false, uses_cards_ = true;
 };
 
-at::Tensor SharedTransport::allocate(const Call& call, int64_t bytes) {
-  meeting_.show(call, /*idle=*/true);
-  if (group_->threads()) {
-    meeting_.meet_and_check();
-    return at::zeros({bytes}, at::kByte);
-  }
-  const auto number = allocations_.size();
-  const auto name_for = [&](int rank) { return fmt::format("{}.{}.{}", group_->meeting, rank, number); };
-  auto allocation = std::make_shared<Allocation>();
-  allocation->parts.resize(size_);
+// Each rank makes its part and opens the others'.
+SharedTransport::AllocationPtr SharedTransport::share(int64_t bytes) {
+  const auto name_for = [&](int rank) { return fmt::format("{}.{}.{}", group_->meeting, rank, allocations_.size()); };
+  auto allocation = std::make_shared<Allocation>(size_);
+  auto& segments = allocation->segments;
   std::string problem;
   attempt(problem, bytes, [&] {
-    if (bytes > 0) allocation->parts[rank_] = Segment::create(name_for(rank_), static_cast<size_t>(bytes));
+    if (bytes > 0) segments[rank_] = Segment::create(name_for(rank_), static_cast<size_t>(bytes));
   });
   meeting_.meet_and_check();
   attempt(problem, bytes, [&] {
     for (int i = 0; i < size_; ++i) {
       const int64_t theirs = lane(i).given;
-      if (i != rank_ && theirs > 0) allocation->parts[i] = Segment::open(name_for(i), static_cast<size_t>(theirs), 1);
+      if (i != rank_ && theirs > 0) segments[i] = Segment::open(name_for(i), static_cast<size_t>(theirs), 1);
     }
   });
   meeting_.meet();
   if (bytes > 0) Segment::unlink(name_for(rank_));
   check_attempts(problem, fmt::format("share {} bytes of memory", bytes));
-  if (bytes == 0) return at::empty({0}, at::kByte);
-  allocations_.push_back(allocation);
+  for (int i = 0; i < size_; ++i) allocation->parts[i] = segments[i].data();
+  allocation->bytes = bytes;
+  return allocation;
+}
+
+// The same on cards. Null, on all ranks alike, where one cannot reach another's memory.
+SharedTransport::AllocationPtr SharedTransport::share_on_cards(int64_t bytes, at::Device device) {
+  auto allocation = std::make_shared<Allocation>(size_);
+  auto& cards = allocation->cards;
+  CardHandle handle;
+  std::string problem;
+  attempt(problem, 1, [&] {
+    cards[rank_] = CardMemory::make(device, std::max<int64_t>(bytes, 1));
+    if (cards[rank_]) handle = cards[rank_]->handle();
+  });
+  static_assert(sizeof handle <= sizeof(Exhibit::words));
+  std::memcpy(meeting_.mine().words, &handle, sizeof handle);
+  meeting_.meet_and_check();
+  bool reached = cards[rank_] != nullptr;
+  attempt(problem, 1, [&] {
+    for (int i = 0; i < size_; ++i) {
+      std::memcpy(&handle, meeting_.exhibit(i).words, sizeof handle);
+      if (i != rank_ && handle.pid != 0) cards[i] = CardMemory::open(device, handle);
+      reached = reached && cards[i];
+    }
+  });
+  if (lane(rank_).given == 1 && !reached) lane(rank_).given = 0;
+  meeting_.meet();
+  for (int i = 0; i < size_; ++i) reached = reached && lane(i).given == 1;
+  check_attempts(problem, fmt::format("share {} bytes of its card", bytes));
+  if (!reached) return nullptr;
+  for (int i = 0; i < size_; ++i) allocation->parts[i] = cards[i]->data();
+  if (!group_->threads()) cards[rank_]->keep(true);
+  allocation->bytes = bytes;
+  return allocation;
+}
+
+void SharedTransport::use_cards(at::Device device) {
+  auto staging = share_on_cards(4 * Cards::least_piece_bytes, device);
+  if (!staging) return;
+  auto work = make_card_work(device);
+  const auto staged = [this](int rank) {
+    return cards_->staging->parts[static_cast<size_t>(rank)] +
+           static_cast<int64_t>(meeting_.turn()) * 2 * cards_->piece_bytes;
+  };
+  const auto grow = [this, device](int64_t bytes) { return grow_staging(bytes, device); };
+  SharedCollectives collectives(meeting_, *work, finder(), staged, Cards::least_piece_bytes, grow);
+  cards_.reset(new Cards{std::move(work), std::move(staging), Cards::least_piece_bytes, std::move(collectives)});
+}
+
+int64_t SharedTransport::grow_staging(int64_t bytes, at::Device device) {
+  int64_t piece = cards_->piece_bytes;
+  while (piece < std::min(bytes, Cards::most_piece_bytes)) piece *= 2;
+  if (piece == cards_->piece_bytes) return piece;
+  meeting_.meet();  // all are done with what they showed each other, and with the buffers
+  if (auto larger = share_on_cards(4 * piece, device)) {
+    const auto smaller = std::exchange(cards_->staging, std::move(larger));
+    cards_->piece_bytes = piece;
+    for (int i = 0; i < size_; ++i) {
+      if (i != rank_) smaller->cards[i].reset();
+    }
+    meeting_.meet();  // nobody maps it any more
+    smaller->cards[rank_]->keep(false);
+  }
+  return cards_->piece_bytes;
+}
+
+at::Tensor SharedTransport::allocate(const Call& call, int64_t bytes, at::Device device) {
+  meeting_.show(call, /*idle=*/true);
+  const auto options = at::TensorOptions().device(device).dtype(at::kByte);
+  AllocationPtr allocation;
+  if (device.is_cuda() && size_ > 1) {
+    allocation = share_on_cards(bytes, device);
+    if (allocation && !cards_) use_cards(device);
+    if (!allocation) log::warn("the cards of this host cannot reach each other: their tensors go through the host");
+  } else if (device.is_cuda() || group_->threads()) {
+    meeting_.meet_and_check();
+  } else {
+    allocation = share(bytes);
+  }
+  if (allocation) allocations_.push_back(allocation);  // also of nothing: all ranks count them alike
+  if (!allocation || bytes == 0) return at::zeros({bytes}, options);
   // The tensor keeps the mapping alive, even beyond this transport.
-  return at::from_blob(allocation->parts[rank_].data(), {bytes}, [allocation](void*) {}, at::kByte);
+  return at::from_blob(allocation->parts[rank_], {bytes}, [allocation](void*) {}, options);
 }
 
 std::unique_ptr<Transport> SharedTransport::split(const Call& call, int color) {
@@ -233,7 +344,9 @@ std::unique_ptr<Mail> SharedTransport::open_mail(const Call& call, const MailPee
   const auto number = mails_++;
   std::string problem;
   std::unique_ptr<SharedMail> mail;
-  attempt(problem, 0, [&] { mail = std::make_unique<SharedMail>(group_, rank_, number, peers); });
+  auto mine = peers;
+  mine.on_cards = peers.on_cards && uses_cards_;
+  attempt(problem, 0, [&] { mail = std::make_unique<SharedMail>(group_, rank_, number, mine); });
   meeting_.meet_and_check();
   attempt(problem, 0, [&] { mail->connect(); });
   meeting_.meet();

@@ -8,21 +8,24 @@
 
 #include "trireme/comm/call.h"
 #include "trireme/comm/mail.h"
+#include "trireme/device/device.h"
 
 namespace trireme {
 
-// What a collective works on: contiguous tensors of the host.
+// What a collective works on: contiguous tensors of the host, or of a card that the transport reaches.
 struct Arguments {
   at::Tensor tensor;   // in place, or what this rank gives
   at::Tensor output;   // all_gather: size() × count elements; all_to_all: what it takes
   Offsets give, take;  // the parts of `tensor`, and of `output`, where the collective has any
   bool idle = false;   // the thread that carries it out has nothing else to do: it may look for its peers, not sleep
+  const DeviceEvent* ready = nullptr;  // on a card: the work that makes the tensor
 };
 
 // What a benchmark or a test may leave out, to see what it costs or that the other way works too.
 struct TransportTrial {
   bool checking = true;  // ranks compare their calls
   bool reading = true;   // ranks of a host read each other's memory through the kernel, where it allows that
+  bool cards = true;     // tensors of cards stay on them, where ranks can reach each other's
 };
 
 class Transport {
@@ -35,9 +38,12 @@ class Transport {
 
   virtual void carry_out(const Call& call, const Arguments& arguments) = 0;
 
-  // Memory that peers can reach, where that saves a copy. A collective like the others, but each rank asks for as much
-  // as it needs.
-  virtual at::Tensor allocate(const Call& call, int64_t bytes) = 0;
+  // Whether tensors of this device can be given as they are; the same on all ranks. Others are copied to the host.
+  virtual bool reaches(at::Device device) const { return device.is_cpu(); }
+
+  // Zeroed memory of a device that peers can reach, where that saves a copy. A collective like the others, but each
+  // rank asks for as much as it needs.
+  virtual at::Tensor allocate(const Call& call, int64_t bytes, at::Device device) = 0;
 
   // The ranks of one color as a transport of their own; null for a negative color. Collective.
   virtual std::unique_ptr<Transport> split(const Call& call, int color) = 0;

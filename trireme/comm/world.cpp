@@ -49,7 +49,9 @@ class LonelyTransport final : public Transport {
   void carry_out(const Call&, const Arguments& arguments) override {
     if (arguments.output.defined()) arguments.output.copy_(arguments.tensor.view_as(arguments.output));
   }
-  at::Tensor allocate(const Call&, int64_t bytes) override { return at::zeros({bytes}, at::kByte); }
+  at::Tensor allocate(const Call&, int64_t bytes, at::Device device) override {
+    return at::zeros({bytes}, at::TensorOptions().device(device).dtype(at::kByte));
+  }
   std::unique_ptr<Transport> split(const Call&, int color) override {
     return color < 0 ? nullptr : std::make_unique<LonelyTransport>();
   }

@@ -15,7 +15,6 @@ namespace trireme {
 
 namespace {
 
-static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(SlotEnd::memory_handle));
 static_assert(sizeof(cudaIpcEventHandle_t) == sizeof(SlotEnd::event_handles[0]));
 
 // The events of one end, which records them; the other end waits for them.
@@ -63,8 +62,8 @@ struct CopyingEnd {
   const int64_t slot_bytes;
   DeviceTrace* const trace;
   const c10::cuda::CUDAStream stream;
-  std::byte* memory = nullptr;  // of the receiver
-  Events filled, emptied;       // recorded by the sender, and by the receiver
+  std::unique_ptr<CardMemory> memory;  // of the receiver
+  Events filled, emptied;              // recorded by the sender, and by the receiver
   SlotEnd end;
 };
 
@@ -80,19 +79,9 @@ SlotReceiver::SlotReceiver(std::unique_ptr<State> state) : state_(std::move(stat
 std::unique_ptr<SlotReceiver> SlotReceiver::make(at::Device device, int64_t slot_bytes, DeviceTrace* trace) {
   auto state = std::make_unique<State>(device, slot_bytes, trace);
   const c10::cuda::CUDAGuard guard(device);
-  void* memory = nullptr;
-  C10_CUDA_CHECK(cudaMalloc(&memory, static_cast<size_t>(slot_bytes) * device_slots));
-  state->memory = static_cast<std::byte*>(memory);
-  cudaIpcMemHandle_t handle;
-  if (const auto code = cudaIpcGetMemHandle(&handle, state->memory); code == cudaErrorNotSupported) {
-    cudaGetLastError();
-    cudaFree(state->memory);
-    return nullptr;
-  } else {
-    C10_CUDA_CHECK(code);
-  }
-  std::memcpy(state->end.memory_handle, &handle, sizeof handle);
-  state->end.memory = state->memory;
+  state->memory = CardMemory::make(device, slot_bytes * device_slots);
+  if (!state->memory) return nullptr;
+  state->end.memory = state->memory->handle();
   state->end.pid = getpid();
   state->emptied.create(state->end);
   return std::unique_ptr<SlotReceiver>(new SlotReceiver(std::move(state)));
@@ -100,9 +89,10 @@ std::unique_ptr<SlotReceiver> SlotReceiver::make(at::Device device, int64_t slot
 
 SlotReceiver::~SlotReceiver() {
   const c10::cuda::CUDAGuard guard(state_->device);
-  // Memory that another process still maps must not be freed under it; it goes with this process.
-  if (state_->met && !state_->sender_left) return;
-  cudaFree(state_->memory);
+  if (state_->met && !state_->sender_left) {
+    state_->memory->keep(true);
+    return;
+  }
   state_->emptied.destroy();
   if (!state_->sender_here) state_->filled.destroy();
 }
@@ -130,7 +120,7 @@ void SlotReceiver::empty(uint32_t slot, const at::Tensor& tensor, int64_t offset
   if (bytes > 0) {
     const DeviceSpan span(state_->trace, about);
     C10_CUDA_CHECK(cudaMemcpyAsync(static_cast<std::byte*>(tensor.data_ptr()) + offset,
-                                   state_->memory + slot * state_->slot_bytes, static_cast<size_t>(bytes),
+                                   state_->memory->data() + slot * state_->slot_bytes, static_cast<size_t>(bytes),
                                    cudaMemcpyDefault, state_->stream));
   }
   C10_CUDA_CHECK(cudaEventRecord(state_->emptied.event[slot], state_->stream));
@@ -155,21 +145,8 @@ std::unique_ptr<SlotSender> SlotSender::meet(at::Device device, const SlotEnd& r
   auto state = std::make_unique<State>(device, slot_bytes, trace);
   const c10::cuda::CUDAGuard guard(device);
   state->receiver_here = receiver.pid == getpid();
-  if (state->receiver_here) {
-    state->memory = static_cast<std::byte*>(receiver.memory);
-  } else {
-    cudaIpcMemHandle_t handle;
-    std::memcpy(&handle, receiver.memory_handle, sizeof handle);
-    void* memory = nullptr;
-    const auto code = cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
-    if (code == cudaErrorPeerAccessUnsupported || code == cudaErrorTooManyPeers || code == cudaErrorInvalidDevice ||
-        code == cudaErrorMapBufferObjectFailed) {
-      cudaGetLastError();
-      return nullptr;
-    }
-    C10_CUDA_CHECK(code);
-    state->memory = static_cast<std::byte*>(memory);
-  }
+  state->memory = CardMemory::open(device, receiver.memory);
+  if (!state->memory) return nullptr;
   state->emptied.open(receiver);
   state->end.pid = getpid();
   state->filled.create(state->end);
@@ -179,10 +156,7 @@ std::unique_ptr<SlotSender> SlotSender::meet(at::Device device, const SlotEnd& r
 SlotSender::~SlotSender() {
   const c10::cuda::CUDAGuard guard(state_->device);
   cudaStreamSynchronize(state_->stream);
-  if (!state_->receiver_here) {
-    cudaIpcCloseMemHandle(state_->memory);
-    state_->emptied.destroy();
-  }
+  if (!state_->receiver_here) state_->emptied.destroy();
   // `filled` is left to the process's end: the receiver may not have waited for it yet.
 }
 
@@ -195,7 +169,7 @@ void SlotSender::fill(uint32_t slot, const at::Tensor& tensor, int64_t offset, i
   C10_CUDA_CHECK(cudaStreamWaitEvent(state_->stream, state_->emptied.event[slot]));
   if (bytes > 0) {
     const DeviceSpan span(state_->trace, about);
-    C10_CUDA_CHECK(cudaMemcpyAsync(state_->memory + slot * state_->slot_bytes,
+    C10_CUDA_CHECK(cudaMemcpyAsync(state_->memory->data() + slot * state_->slot_bytes,
                                    static_cast<const std::byte*>(tensor.const_data_ptr()) + offset,
                                    static_cast<size_t>(bytes), cudaMemcpyDefault, state_->stream));
     c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), state_->stream);

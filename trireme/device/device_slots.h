@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "trireme/device/card_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/device/device_trace.h"
 
@@ -20,9 +21,8 @@ constexpr uint32_t device_slots = 4;
 // How one end finds the other: plain bytes, valid in every process of the host while the end that wrote it lives.
 struct SlotEnd {
   int64_t pid = 0;
-  void* memory = nullptr;  // of the receiver; addresses for ends in one process, handles for the others
-  void* events[device_slots] = {};
-  std::byte memory_handle[64] = {};
+  CardHandle memory;                // of the receiver
+  void* events[device_slots] = {};  // addresses for an end in the same process, handles for the others
   std::byte event_handles[device_slots][64] = {};
 };
 

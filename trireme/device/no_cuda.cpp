@@ -1,4 +1,4 @@
-// Takes the place of cuda.cpp, cuda_slots.cpp and cuda_trace.cpp where LibTorch is a CPU build.
+// Takes the place of cuda.cpp, cuda_memory.cpp, cuda_slots.cpp and cuda_trace.cpp where LibTorch is a CPU build.
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
@@ -39,7 +39,11 @@ at::Tensor host_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device) 
 StagedTensor::StagedTensor(const at::Tensor& tensor, const DeviceEvent&) : tensor_(tensor), host_(tensor) {}
 void StagedTensor::write_back() {}
 
-// Without cards there are no slots on them: nobody comes here.
+// Without cards there is no memory on them to share, and there are no slots: nobody comes here.
+std::unique_ptr<CardMemory> CardMemory::make(c10::Device, int64_t) { return nullptr; }
+std::unique_ptr<CardMemory> CardMemory::open(c10::Device, const CardHandle&) { return nullptr; }
+CardMemory::~CardMemory() = default;
+
 struct SlotReceiver::State {
   SlotEnd end;
 };

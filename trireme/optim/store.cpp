@@ -68,9 +68,7 @@ ParameterStore::ParameterStore(const ParameterList& parameters, Precision precis
   for (auto& bucket : buckets_) {
     bucket.master = at::zeros({bucket.elements}, masters);
     bucket.values = precision == Precision::bf16 ? at::zeros({bucket.elements}, values) : bucket.master;
-    bucket.gradients = device.is_cpu()
-                           ? allocate(bucket.elements * master_bytes, bucket.tie).view(master_type(precision))
-                           : at::zeros({bucket.elements}, masters);
+    bucket.gradients = allocate(bucket.elements * master_bytes, bucket.tie).view(master_type(precision));
     for (auto& stored : bucket.parameters) {
       piece(bucket.master, stored).copy_(stored.parameter->value);
       stored.parameter->value.set_data(piece(bucket.values, stored));

@@ -16,9 +16,12 @@
 #include "trireme/comm/mpi_peer.h"
 #include "trireme/comm/reduction.h"
 #include "trireme/comm/world.h"
+#include "trireme/device/device.h"
 #include "trireme/engine/executor.h"
 #include "trireme/spec/links.h"
+#include "trireme/train/bench_cards.h"
 #include "trireme/train/bench_peer.h"
+#include "trireme/train/bench_rank.h"
 
 namespace trireme {
 
@@ -26,31 +29,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int blocks = 5;
-constexpr double block_s = 0.02;
-
-// The ranks' side of the benchmark: every measurement is checked, then timed in blocks that alternate with the peer's.
+// The ranks' side of the benchmark: every measurement is checked, then timed.
 class CommRank {
  public:
-  explicit CommRank(World& world) : world_(world), communicator_(world.communicator()) {}
+  explicit CommRank(World& world) : world_(world), communicator_(world.communicator()), timer_(world) {}
 
-  struct Sides {
-    std::function<void()> ours, peer;
-  };
-
-  void time(const Sides& sides, nlohmann::ordered_json& into) {
-    const auto [mine, theirs] = time(sides);
+  void time(const BenchRank::Sides& sides, nlohmann::ordered_json& into) {
+    const auto [mine, theirs] = timer_.time(sides);
     into = {{"ours_us", mine * 1e6}, {"mpi_us", theirs * 1e6}};
-  }
-
-  std::pair<double, double> time(const Sides& sides) {
-    const int rounds = rounds_of(sides.ours), peer_rounds = rounds_of(sides.peer);
-    std::vector<double> mine, theirs;
-    for (int block = 0; block < blocks; ++block) {
-      mine.push_back(block_of(sides.ours, rounds));
-      theirs.push_back(block_of(sides.peer, peer_rounds));
-    }
-    return {median(mine), median(theirs)};
   }
 
   // A tensor of this rank's number + 1, in memory of its own or shared.
@@ -126,10 +112,10 @@ class CommRank {
     other.fill_(0);
     auto* data = other.mutable_data_ptr<float>();
     const auto [ours, theirs] =
-        time({[&] { now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); }); },
-              [&] { MpiPeer::all_reduce(data, count); }});
+        timer_.time({[&] { now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); }); },
+                     [&] { MpiPeer::all_reduce(data, count); }});
     const auto hidden = [&](double alone, const std::function<void(const std::function<void()>&)>& beside) {
-      const auto [both, work] = time({[&] { beside([&] { compute(alone); }); }, [&] { compute(alone); }});
+      const auto [both, work] = timer_.time({[&] { beside([&] { compute(alone); }); }, [&] { compute(alone); }});
       return std::max(0.0, 1 - (both - work) / alone);
     };
     const double mine = hidden(ours, [&](const auto& work) {
@@ -149,7 +135,7 @@ class CommRank {
       communicator_.try_with({.checking = checked});
       now([&] { return communicator_.all_reduce(tensor, ReduceOp::sum, "bench"); });
     };
-    const auto [checked, unchecked] = time({[&] { call(true); }, [&] { call(false); }});
+    const auto [checked, unchecked] = timer_.time({[&] { call(true); }, [&] { call(false); }});
     communicator_.try_with({});
     into = {{"ours_us", checked * 1e6}, {"unchecked_us", unchecked * 1e6}};
   }
@@ -166,43 +152,35 @@ class CommRank {
 
   // Arithmetic that stays in registers, for so many seconds.
   void compute(double seconds) {
-    const double end = clock_.now_s() + seconds;
-    while (clock_.now_s() < end) {
+    const double end = timer_.now_s() + seconds;
+    while (timer_.now_s() < end) {
       for (int i = 0; i < 200; ++i) number_ = number_ * 0.999 + 1;
     }
   }
 
-  double longest(double value) {
-    const auto tensor = at::full({1}, value, at::kDouble);
-    now([&] { return communicator_.all_reduce(tensor, ReduceOp::max, "longest"); });
-    return tensor.item<double>();
-  }
-
-  int rounds_of(const std::function<void()>& call) {
-    for (int i = 0; i < 3; ++i) call();
-    const double begun = clock_.now_s();
-    call();
-    const double once = longest(clock_.now_s() - begun);
-    return static_cast<int>(std::clamp(block_s / std::max(once, 1e-6), 2.0, 5000.0));
-  }
-
-  double block_of(const std::function<void()>& call, int rounds) {
-    now([&] { return communicator_.barrier("begin"); });
-    const double begun = clock_.now_s();
-    for (int i = 0; i < rounds; ++i) call();
-    return longest((clock_.now_s() - begun) / rounds);
-  }
-
   World& world_;
   Communicator& communicator_;
-  RealClock clock_;
+  BenchRank timer_;
   volatile double number_ = 0;
 };
 
 }  // namespace
 
 std::vector<std::string> CommBenchOptions::known() {
-  return {"all_reduce", "bucket", "reduce_scatter", "all_gather", "all_to_all", "overlap", "checking"};
+  return {"all_reduce", "bucket", "reduce_scatter", "all_gather", "all_to_all", "overlap", "checking", "message"};
+}
+
+void CommBenchOptions::check() {
+  const bool cards = device == "cuda";
+  if (collectives.empty()) collectives = {"all_reduce", "bucket", "reduce_scatter", "all_gather", "all_to_all"};
+  if (cards && kib.empty()) kib = {1024, 4096, 16384, 65536, 262144};
+  if (kib.empty()) kib = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536};
+  for (const auto& name : collectives) {
+    if (cards && (name == "overlap" || name == "checking")) refuse("--case {}: not with --device cuda", name);
+    if (!cards && name == "message") refuse("--case message: with --device cuda only");
+  }
+  if (cards && !cuda_available()) refuse("--device cuda, but there is no CUDA device");
+  if (cards && transport == "mpi") refuse("--device cuda needs ranks that share memory, not --transport mpi");
 }
 
 std::vector<int64_t> CommBenchOptions::bytes() const {
@@ -330,7 +308,7 @@ int measure_comm(const CommBenchOptions& options, const std::vector<std::string>
   }
   const auto transport = options.transport == "mpi" ? TransportKind::mpi : TransportKind::automatic;
   const auto world = World::join(around, transport);
-  const auto found = measure_cases(options, *world);
+  const auto found = options.device == "cuda" ? measure_cards(options, *world) : measure_cases(options, *world);
   if (world->rank() == 0) std::cout << found.dump() << std::endl;
   return 0;
 }
@@ -348,7 +326,7 @@ Found measure_once(const CommBenchOptions& options, int ranks) {
   std::vector<std::string> names, plain, sizes, kib;
   for (const auto& name : options.collectives) {
     names.push_back(name);
-    if (is_collective(name)) plain.push_back(name == "bucket" ? "all_reduce" : name);
+    if (options.device == "cpu" && is_collective(name)) plain.push_back(name == "bucket" ? "all_reduce" : name);
   }
   std::sort(plain.begin(), plain.end());
   plain.erase(std::unique(plain.begin(), plain.end()), plain.end());
@@ -367,6 +345,7 @@ Found measure_once(const CommBenchOptions& options, int ranks) {
   words.insert(words.end(), names.begin(), names.end());
   words.push_back("--kib");
   words.insert(words.end(), kib.begin(), kib.end());
+  words.insert(words.end(), {"--device", options.device});
   found.ours = run_command(words);
   if (!plain.empty()) {
     found.gloo = run_command({options.python, TRIREME_SOURCE "/bench/torch_comm.py", "--ranks", std::to_string(ranks),
@@ -403,6 +382,12 @@ BenchLine line_of(const CommBenchOptions& options, int ranks, const std::string&
     line.peer_name = "without checking";
     return line;
   }
+  if (options.device == "cuda") {
+    line.peer = values("host_us");
+    line.peer_name = "through the host";
+    line.settings["gb_per_s"] = static_cast<double>(bytes) * 1e-3 / median(line.ours);
+    return line;
+  }
   const auto mpi = values("mpi_us");
   std::vector<double> gloo;
   for (const auto& one : found)
@@ -416,8 +401,10 @@ BenchLine line_of(const CommBenchOptions& options, int ranks, const std::string&
 
 }  // namespace
 
-void run_comm_bench(const CommBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
-  if (::access(options.python.c_str(), X_OK) != 0)
+void run_comm_bench(const CommBenchOptions& asked, const std::function<void(const BenchLine&)>& each) {
+  auto options = asked;
+  options.check();
+  if (options.device == "cpu" && ::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
   for (const int ranks : options.ranks) {
     std::vector<Found> found;

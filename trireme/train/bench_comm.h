@@ -13,14 +13,16 @@ namespace trireme {
 
 struct CommBenchOptions {
   std::vector<int> ranks{2, 4};
-  std::vector<std::string> collectives{"all_reduce", "bucket", "reduce_scatter", "all_gather", "all_to_all"};
-  std::vector<double> kib{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536};  // bytes of the whole tensor
+  std::vector<std::string> collectives;  // cases; empty: the usual ones
+  std::vector<double> kib;               // bytes of the whole tensor; empty: the usual ones
+  std::string device = "cpu";            // or "cuda": beside the same through the host
   int repeats = 3;
   std::string transport = "automatic";
   std::string tune;  // a file for measured links, instead of a comparison
   std::string python = TRIREME_PYTHON;
 
-  static std::vector<std::string> known();  // cases: the collectives, and "overlap", "checking"
+  static std::vector<std::string> known();  // cases
+  void check();                             // fills in what is usual; refuses what does not go together
   std::vector<int64_t> bytes() const;
 };
 

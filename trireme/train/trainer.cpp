@@ -71,7 +71,7 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   join_groups();
   const auto allocate = [&](int64_t bytes, int tie) {
     const Group group = tie < 0 ? groups_.stage : groups_.ties[static_cast<size_t>(tie)];
-    return world.communicator().allocate(bytes, group);
+    return world.communicator().allocate(bytes, group, device_);
   };
   store_ = std::make_unique<ParameterStore>(stage_->model().parameters(), config.train.precision, device_,
                                             config.sync.bucket_mb * 1e6, allocate);
