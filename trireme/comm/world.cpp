@@ -9,7 +9,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/comm/nccl.h"
 #include "trireme/comm/shared_transport.h"
+#include "trireme/device/device.h"
 
 namespace trireme {
 
@@ -156,6 +158,18 @@ std::shared_ptr<Board> board_at(const std::string& meeting, int local_rank, int 
   return board;
 }
 
+// Tensors of cards go by NCCL where that is asked for.
+std::unique_ptr<Transport> with_nccl(std::unique_ptr<Transport> carrier, TransportKind transport, int local_rank,
+                                     int local_size) {
+  if (transport != TransportKind::nccl) return carrier;
+  const auto device = choose_device(true, local_rank);
+  if (shares_card(device, local_size))
+    refuse(
+        "comm.transport = nccl needs a card for each of the {} ranks of this host; comm.transport=auto lets them share",
+        local_size);
+  return make_nccl_transport(std::move(carrier), device);
+}
+
 }  // namespace
 
 std::unique_ptr<World> World::join(const Surroundings& around, TransportKind transport, const Links& links) {
@@ -164,7 +178,8 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   if (around.size == 1) {
     world->board_ = Board::in_memory(1);
     world->recorder_ = std::make_unique<Recorder>(&world->board_->slot(0));
-    world->communicator_ = std::make_unique<Communicator>(std::make_unique<LonelyTransport>(), *world->recorder_);
+    world->communicator_ = std::make_unique<Communicator>(
+        with_nccl(std::make_unique<LonelyTransport>(), transport, 0, 1), *world->recorder_);
     return world;
   }
   const bool wants_mpi =
@@ -191,6 +206,7 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank)
                  : transport == TransportKind::mpi ? make_mpi_transport(session)
                                                    : make_hosts_transport(session);
+  carrier = with_nccl(std::move(carrier), transport, world->local_rank_, world->local_size_);
   world->communicator_ = std::make_unique<Communicator>(std::move(carrier), *world->recorder_);
   // Once everybody holds the board its name is of no use: without it, nothing stays behind however the job ends.
   world->communicator_->wait(world->communicator_->barrier("meet"));

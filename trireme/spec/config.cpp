@@ -143,8 +143,12 @@ void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& co
   settings.section("comm", "How bytes travel between ranks.");
   settings.add_choice(
       "comm.transport", comm.transport,
-      {{"auto", TransportKind::automatic}, {"shared", TransportKind::shared}, {"mpi", TransportKind::mpi}},
-      "Shared memory or MPI messages; auto = shared memory inside a host, MPI between hosts.");
+      {{"auto", TransportKind::automatic},
+       {"shared", TransportKind::shared},
+       {"mpi", TransportKind::mpi},
+       {"nccl", TransportKind::nccl}},
+      "Shared memory or MPI messages; auto = shared memory inside a host, MPI between hosts; nccl = as auto, but NCCL "
+      "for what lies on cards.");
   settings.add("comm.links", comm.links,
                "File of measured links, by which algorithms are chosen (trireme bench comm --tune makes it).");
   settings
@@ -228,6 +232,8 @@ void check(const RunConfig& config, const Settings& settings) {
           "parallel.cuts", "must name one layer less than", "parallel.pipe");
   require(config.parallel.in_flight == 0 || config.parallel.schedule == ScheduleKind::arrival, "parallel.in_flight",
           "must be 0 with", "parallel.schedule");
+  require(config.comm.transport != TransportKind::nccl || train.device == DeviceKind::cuda, "train.device",
+          "must be cuda with", "comm.transport");
   require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");
   require(watchdog.stop == 0 || watchdog.stop >= watchdog.heartbeat, "watchdog.stop", "must be 0 or at least",
           "watchdog.heartbeat");

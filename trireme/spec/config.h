@@ -20,7 +20,7 @@ enum class DeviceKind { cpu, cuda };
 enum class OptimizerKind { adamw, sgd };
 enum class LrSchedule { constant, cosine, linear };
 enum class SyncKind { allreduce };
-enum class TransportKind { automatic, shared, mpi };
+enum class TransportKind { automatic, shared, mpi, nccl };
 
 struct ModelConfig {
   ModelKind kind = ModelKind::gpt;
