@@ -69,8 +69,8 @@ void run_as_hosts() {
   check_messages(communicator, recorder, 0);
   check_collectives(communicator, Promise::rounding);
   check_queue(communicator);
-  const auto kinds = disagreements();
-  check_disagreement(communicator, kinds[static_cast<size_t>(communicator.size()) % kinds.size()]);
+  // The kind in which ranks call different collectives: here these go different ways.
+  check_disagreement(communicator, disagreements().back());
 }
 
 void run(const std::string& wanted) {

@@ -46,11 +46,12 @@ class HostsTransport final : public Transport {
     check_mpi(MPI_Comm_split(all_, carries() ? local_rank_ : MPI_UNDEFINED, rank_, &between), "MPI_Comm_split");
     if (carries()) {
       between_ = make_mpi_transport(session_, between);
-      between_->try_with({.checking = false});  // all ranks have compared the call already
+      between_->try_with({.checking = false});
     }
     MPI_Comm flat;
     check_mpi(MPI_Comm_dup(all_, &flat), "MPI_Comm_dup");
     flat_ = make_mpi_transport(session_, flat);
+    flat_->try_with({.checking = false});
     MPI_Comm_free(&host);
   }
 
@@ -64,13 +65,12 @@ class HostsTransport final : public Transport {
   int size() const override { return size_; }
 
   void carry_out(const Call& call, const Arguments& arguments) override {
+    compare(call);
     switch (call.collective) {
       case Collective::all_reduce:
-        compare(call);
         if (call.count > 0) all_reduce(call, arguments);
         return;
       case Collective::broadcast:
-        compare(call);
         if (call.count > 0) broadcast(call, arguments);
         return;
       default: flat_->carry_out(call, arguments);
@@ -80,7 +80,6 @@ class HostsTransport final : public Transport {
   void try_with(const TransportTrial& trial) override {
     checking_ = trial.checking;
     inside_->try_with(trial);
-    flat_->try_with(trial);
   }
 
   const char* way(const Call& call) const override { return between_ ? between_->way(call) : ""; }
@@ -102,6 +101,7 @@ class HostsTransport final : public Transport {
   }
 
   std::unique_ptr<Mail> open_mail(const Call& call, const MailPeers& peers) override {
+    compare(call);
     return flat_->open_mail(call, peers);
   }
 
@@ -113,6 +113,7 @@ class HostsTransport final : public Transport {
 
   bool carries() const { return local_rank_ < carriers_; }
 
+  // First of all, whatever the call: ranks that go different ways would wait for each other in vain.
   void compare(const Call& call) {
     if (checking_) comparison_.compare(call);
   }
