@@ -6,10 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <exception>
-#include <functional>
-#include <random>
-#include <thread>
 
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/thread_wire.h"
@@ -18,34 +14,7 @@
 namespace trireme {
 namespace {
 
-constexpr Algorithm algorithms[] = {Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::trees};
 constexpr int most_ranks = 9;
-
-// Each rank a thread; throws what any of them threw.
-void on_ranks(ThreadWires& wires, int ranks, const std::function<void(Wire&)>& body) {
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> problems(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(*wires.wire(rank));
-      } catch (...) {
-        problems[static_cast<size_t>(rank)] = std::current_exception();
-        wires.abort();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& problem : problems) {
-    if (problem) std::rethrow_exception(problem);
-  }
-}
-
-std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
-
-Operand operand_of(const at::Tensor& tensor, ReduceOp op) {
-  return {bytes_of(tensor), tensor.numel(), tensor.scalar_type(), op};
-}
 
 // Sums in another order differ by rounding; the largest, the smallest and integers do not.
 void expect_reduced(const at::Tensor& got, const at::Tensor& expected, ReduceOp op, int ranks) {
@@ -60,20 +29,6 @@ void expect_reduced(const at::Tensor& got, const at::Tensor& expected, ReduceOp 
   const double worst = (got.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>();
   ASSERT_LE(worst, 2 * step * ranks * ranks);
 }
-
-struct Draw {
-  explicit Draw(uint64_t seed) : generator(seed) {}
-  int64_t from(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator); }
-  int64_t size() {  // small, odd and larger ones
-    switch (from(0, 3)) {
-      case 0: return from(0, 2);
-      case 1: return from(3, 40);
-      case 2: return from(41, 3000);
-      default: return from(3001, 60'000);
-    }
-  }
-  std::mt19937_64 generator;
-};
 
 TEST(WireCollectives, AllReduceIsTheReductionOnEveryRankToTheBit) {
   Draw draw(1);

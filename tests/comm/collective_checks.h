@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/algorithms.h"
 #include "trireme/comm/communicator.h"
 
 namespace trireme {
@@ -20,8 +21,29 @@ namespace trireme {
 constexpr at::ScalarType reducible_types[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong,
                                               at::kInt,    at::kShort, at::kChar,     at::kByte};
 constexpr ReduceOp reduce_ops[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
+constexpr Algorithm algorithms[] = {Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::trees};
 
 inline bool is_real(at::ScalarType dtype) { return c10::isFloatingType(dtype); }
+
+inline std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+
+inline Operand operand_of(const at::Tensor& tensor, ReduceOp op) {
+  return {bytes_of(tensor), tensor.numel(), tensor.scalar_type(), op};
+}
+
+struct Draw {
+  explicit Draw(uint64_t seed) : generator(seed) {}
+  int64_t from(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator); }
+  int64_t size() {  // small, odd and larger ones
+    switch (from(0, 3)) {
+      case 0: return from(0, 2);
+      case 1: return from(3, 40);
+      case 2: return from(41, 3000);
+      default: return from(3001, 60'000);
+    }
+  }
+  std::mt19937_64 generator;
+};
 
 // How near to the reference a transport promises to come. `bits`: reduced in the order of the ranks, in fp32 or wider.
 // `rounding`: in any order, and bf16 and fp16 rounded at each step.
@@ -66,15 +88,19 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (a.numel() == 0 || std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0);
 }
 
-inline void expect_equal(Communicator& communicator, const at::Tensor& got, const at::Tensor& wanted,
-                         const std::string& what) {
+inline void expect_equal(int rank, const at::Tensor& got, const at::Tensor& wanted, const std::string& what) {
   if (same_bits(got, wanted)) return;
   if (got.numel() != wanted.numel())
-    fail("rank {}: {}: {} elements instead of {}", communicator.rank(), what, got.numel(), wanted.numel());
+    fail("rank {}: {}: {} elements instead of {}", rank, what, got.numel(), wanted.numel());
   const auto differs = got.ne(wanted).nonzero();
   const int64_t place = differs.numel() > 0 ? differs[0].item<int64_t>() : 0;
-  fail("rank {}: {}: element {} is {}, not {} ({} of {} differ)", communicator.rank(), what, place,
-       got[place].item<double>(), wanted[place].item<double>(), differs.numel(), got.numel());
+  fail("rank {}: {}: element {} is {}, not {} ({} of {} differ)", rank, what, place, got[place].item<double>(),
+       wanted[place].item<double>(), differs.numel(), got.numel());
+}
+
+inline void expect_equal(Communicator& communicator, const at::Tensor& got, const at::Tensor& wanted,
+                         const std::string& what) {
+  expect_equal(communicator.rank(), got, wanted, what);
 }
 
 // `tensor` has the same bits on all ranks: its first rank's are sent to the others.
@@ -130,11 +156,22 @@ inline void check_all_gather(Communicator& communicator, at::ScalarType dtype, i
   expect_equal(communicator, output, at::cat(all), fmt::format("all_gather of {} in place", count));
 }
 
+template <class T>
+const T& of(int rank, const std::vector<T>& all) {
+  return all[static_cast<size_t>(rank)];
+}
+
+inline at::Tensor part(const at::Tensor& tensor, const Offsets& offsets, int rank) {
+  return tensor.slice(0, of(rank, offsets), of(rank + 1, offsets));
+}
+
 // Parts of random lengths, some empty; the same on all ranks.
 inline Offsets random_parts(int64_t count, int ranks, std::mt19937_64& random) {
   Offsets offsets{0};
-  for (int rank = 1; rank < ranks; ++rank)
-    offsets.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(count + 1)));
+  for (int rank = 1; rank < ranks; ++rank) {
+    const bool empty = random() % 4 == 0;  // in a long tensor chance alone makes none
+    offsets.push_back(empty ? offsets.back() : static_cast<int64_t>(random() % static_cast<uint64_t>(count + 1)));
+  }
   offsets.push_back(count);
   std::sort(offsets.begin(), offsets.end());
   return offsets;
@@ -160,10 +197,8 @@ inline void check_parts(Communicator& communicator, at::ScalarType dtype, int64_
       place.copy_(all[static_cast<size_t>(rank)]);
       communicator.wait(communicator.reduce_scatter(place, op, "check reduce_scatter", {}, everybody, parts));
       const auto known = even ? even_parts(count, size, static_cast<int64_t>(place.element_size())) : parts;
-      const auto mine = [&](const at::Tensor& tensor) {
-        return tensor.slice(0, known[static_cast<size_t>(rank)], known[static_cast<size_t>(rank) + 1]);
-      };
-      expect_equal(communicator, mine(place), mine(expected), fmt::format("reduce_scatter of {}", count));
+      expect_equal(communicator, part(place, known, rank), part(expected, known, rank),
+                   fmt::format("reduce_scatter of {}", count));
       communicator.wait(communicator.gather_parts(place, "check gather_parts", {}, everybody, parts));
       expect_equal(communicator, place, expected, fmt::format("gather_parts of {}", count));
     }
@@ -200,10 +235,19 @@ inline void check_all_to_all(Communicator& communicator, at::ScalarType dtype, i
   }
 }
 
-// Small integers, so that a sum over few ranks is exact in every type, in any order.
+// Small integers, so that a sum over up to 14 ranks is exact in every type, in any order. All come from one sequence,
+// each rank's from another place of it: no two stretches are alike, so that nothing can be taken for something else.
 inline at::Tensor small_integers(int rank, int64_t salt, at::ScalarType dtype, int64_t count) {
-  const int64_t smallest = dtype == at::kByte ? 0 : -3;
-  return at::arange(count, at::kLong).mul_(3).add_(5 * rank + salt).remainder_(7).add_(smallest).to(dtype);
+  constexpr int64_t starts = 65'521, longest = 2 << 20;
+  static const at::Tensor sequence = [] {
+    auto values = at::empty({starts + longest}, at::kChar);
+    std::mt19937_64 random(1);
+    for (auto* value = values.data_ptr<int8_t>(); value < values.data_ptr<int8_t>() + values.numel(); ++value)
+      *value = static_cast<int8_t>(random() % 19);
+    return values;
+  }();
+  const auto values = sequence.narrow(0, (rank * 7919 + salt * 104'729) % starts, count);
+  return (dtype == at::kByte ? values : values - 9).to(dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
 // Random collectives of random types and sizes, many in flight, ended by waiting or helping in an order of each rank's

@@ -1,14 +1,18 @@
 // A wire between ranks that are threads of one process: the receiver copies from where the sender's data lies. It
-// counts what was sent, so that algorithms can be held to their formulas.
+// counts what was sent, so that algorithms can be held to their formulas, and notices when all ranks wait in a circle.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -18,7 +22,8 @@ namespace trireme {
 
 class ThreadWires {
  public:
-  explicit ThreadWires(int size) : size_(size), ways_(static_cast<size_t>(size) * size), sent_(size) {}
+  explicit ThreadWires(int size)
+      : size_(size), ways_(static_cast<size_t>(size) * size), sent_(size), idle_(static_cast<size_t>(size)) {}
 
   std::unique_ptr<Wire> wire(int rank);
   int64_t sent_bytes(int rank) const { return sent_[static_cast<size_t>(rank)].bytes; }
@@ -37,6 +42,12 @@ class ThreadWires {
   struct Sent {
     int64_t bytes = 0, messages = 0;
   };
+  enum class Idle : uint8_t { no, waits, ended };
+  // Something has changed: whoever waits looks again.
+  void wake() {
+    for (auto& idle : idle_) idle = idle == Idle::waits ? Idle::no : idle;
+    changed_.notify_all();
+  }
   std::deque<Message>& way(int from, int to) { return ways_[static_cast<size_t>(from * size_ + to)]; }
 
   const int size_;
@@ -44,12 +55,18 @@ class ThreadWires {
   std::condition_variable changed_;
   std::vector<std::deque<Message>> ways_;
   std::vector<Sent> sent_;
+  std::vector<Idle> idle_;  // by rank
   bool aborted_ = false;
 };
 
 class ThreadWire final : public Wire {
  public:
   ThreadWire(ThreadWires& wires, int rank) : wires_(wires), rank_(rank) {}
+  ~ThreadWire() override {
+    std::lock_guard lock(wires_.mutex_);
+    idle() = ThreadWires::Idle::ended;
+    wires_.wake();
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return wires_.size_; }
@@ -61,7 +78,7 @@ class ThreadWire final : public Wire {
     auto& sent = wires_.sent_[static_cast<size_t>(rank_)];
     sent.bytes += bytes;
     ++sent.messages;
-    wires_.changed_.notify_all();
+    wires_.wake();
     return last_;
   }
 
@@ -80,7 +97,11 @@ class ThreadWire final : public Wire {
     if (entry == posted_.end()) fail("a message was finished twice");
     while (!entry->second.done) {
       if (wires_.aborted_) fail("another rank ended while this one waited for its message");
-      if (!take_in()) wires_.changed_.wait(lock);
+      if (take_in()) continue;
+      idle() = ThreadWires::Idle::waits;
+      if (std::count(wires_.idle_.begin(), wires_.idle_.end(), ThreadWires::Idle::no) == 0)
+        fail("every rank waits for a message that none of them will send");
+      wires_.changed_.wait(lock);
     }
     posted_.erase(entry);
   }
@@ -92,6 +113,8 @@ class ThreadWire final : public Wire {
     int64_t bytes = 0;
     bool done = false;
   };
+
+  ThreadWires::Idle& idle() { return wires_.idle_[static_cast<size_t>(rank_)]; }
 
   // Whatever has come for any receive, in the order in which they were posted.
   bool take_in() {
@@ -107,7 +130,7 @@ class ThreadWire final : public Wire {
       if (message.bytes > 0) std::memcpy(entry.data, message.data, static_cast<size_t>(message.bytes));
       *message.done = entry.done = true;
       any = true;
-      wires_.changed_.notify_all();
+      wires_.wake();
     }
     return any;
   }
@@ -132,6 +155,28 @@ inline void ThreadWires::abort() {
   std::lock_guard lock(mutex_);
   aborted_ = true;
   changed_.notify_all();
+}
+
+// Each rank a thread; throws what the first of them threw, not what the others threw in consequence.
+inline void on_ranks(ThreadWires& wires, int ranks, const std::function<void(Wire&)>& body) {
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(*wires.wire(rank));
+      } catch (...) {
+        {
+          std::lock_guard lock(mutex);
+          if (!first_error) first_error = std::current_exception();
+        }
+        wires.abort();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  if (first_error) std::rethrow_exception(first_error);
 }
 
 }  // namespace trireme
