@@ -24,7 +24,7 @@ def same_numbers(args, where):
     config = [*TINY, *QUIET, "train.precision=fp64", "train.steps=10", "train.microbatch=3"]
     run([args.program, "train", *config, f"run_dir={where}/one"], where)
     one = losses(where / "one")
-    for name, layout in {"data": [], "pipe": ["parallel.pipe=2"]}.items():
+    for name, layout in {"data": [], "pipe": ["parallel.pipe=2"], "root": ["sync.kind=root", "sync.bucket_mb=0.01"]}.items():
         job = on_hosts(args.program, where, *config, *layout, f"run_dir={where}/{name}")
         check("by shared memory and mpi" in job.output, job.output)
         both = losses(where / name)

@@ -300,7 +300,7 @@ TEST_F(ConfigTest, MistakesAreNamedWithFileAndLine) {
             where + ":1: unknown key train.precison, did you mean train.precision?");
   EXPECT_EQ(refusal({}, "train: {precision: bf61}"),
             where + ":1: train.precision = bf61 must be one of fp64, fp32, bf16 (did you mean bf16?)");
-  EXPECT_EQ(refusal({"sync.kind=ring"}), "command line: sync.kind = ring must be allreduce");
+  EXPECT_EQ(refusal({"sync.kind=ring"}), "command line: sync.kind = ring must be one of allreduce, root");
   EXPECT_THROW(load_config({folder_ + "missing.yaml"}, {}), Error);
 }
 

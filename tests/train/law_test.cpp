@@ -1,12 +1,14 @@
 // The law of this house: every way of splitting the work gives the same numbers.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <string>
 
 #include "tests/close.h"
 #include "tests/train/small.h"
+#include "trireme/optim/optimizer.h"
 
 namespace trireme {
 namespace {
@@ -87,6 +89,52 @@ TEST(Law, HoldsForAWiderModel) {
   expect_same_numbers(run_trainer(config, 2, 3), expected);
   config.train.microbatch = 5;
   expect_same_numbers(run_trainer(config, 3, 3), expected);
+}
+
+// Each bucket has a root that keeps its optimizer state and sends its parameters on.
+TEST(Law, HoldsWithARootForEachBucket) {
+  for (auto config : {small_gpt(), small_mlp()}) {
+    config.sync.bucket_mb = 0.001;
+    const auto expected = run_trainer(config, 1, 10);
+    config.sync.kind = SyncKind::root;
+    for (const int ranks : {1, 2, 3, 4}) {
+      std::atomic<int64_t> state_bytes{0}, all_bytes{0};
+      const auto found = run_trainer(config, ranks, 10, [&](Trainer& trainer, World&, int64_t step) {
+        for (const auto& bucket : trainer.store().buckets()) {
+          if (step != 1) break;
+          for (const auto& [name, tensor] : bucket.state) state_bytes += static_cast<int64_t>(tensor.nbytes());
+          const auto rule = make_optimizer(config.optimizer);
+          Bucket whole = bucket;
+          rule->prepare(whole);
+          for (const auto& [name, tensor] : whole.state) all_bytes += static_cast<int64_t>(tensor.nbytes());
+        }
+      });
+      expect_same_numbers(found, expected);
+      EXPECT_EQ(state_bytes * ranks, all_bytes) << "the state is there once among " << ranks << " ranks";
+    }
+  }
+}
+
+// A step that is skipped sends nothing, and the one after it finds all parameters in place.
+TEST(Law, HoldsWithRootsWhenAStepIsSkipped) {
+  auto config = small_mlp();
+  config.sync.bucket_mb = 0.001;
+  config.train.nonfinite_limit = 3;
+  const auto poison = [](Trainer& trainer, World& world, int64_t step) {
+    if (step != 3 && step != 4) return;
+    // One step without an update: a weight of the first rank is not a number for its duration.
+    auto& bucket = trainer.store().buckets()[0];
+    trainer.while_whole([] {});
+    const double value = step == 3 ? std::nan("") : 0.5;
+    if (step == 4 || world.rank() == 0) bucket.master.narrow(0, 0, 1).fill_(value);
+    ParameterStore::publish(bucket);
+  };
+  const auto expected = run_trainer(config, 1, 8, poison);
+  EXPECT_EQ(expected.progression.skipped, 1);
+  config.sync.kind = SyncKind::root;
+  const auto found = run_trainer(config, 3, 8, poison);
+  EXPECT_EQ(found.progression.skipped, 1);
+  for (size_t i = 3; i < 8; ++i) EXPECT_NEAR(found.reports[i].loss / expected.reports[i].loss, 1, 1e-9);
 }
 
 // Dropout is worth testing only if it does something, and something else in every step.

@@ -184,6 +184,19 @@ TEST(Pipeline, UnevenSharesAndMicrobatchesOfDifferentLength) {
   expect_same(expected, run_trainer(config, 4, 10), "2 stages, 2 replicas");
 }
 
+TEST(Pipeline, EachBucketMayHaveARoot) {
+  for (auto config : {gpt_for_stages(), mlp_for_stages()}) {
+    config.sync.bucket_mb = 0.001;
+    const auto expected = run_trainer(config, 1, 10);
+    config.sync.kind = SyncKind::root;
+    for (const int stages : {2, 3}) {
+      config.parallel.pipe = stages;
+      for (const int replicas : {1, 2})
+        expect_same(expected, run_trainer(config, stages * replicas, 10), fmt::format("{} x {}", stages, replicas));
+    }
+  }
+}
+
 TEST(Pipeline, TheFirstStepAgreesInFp32) {
   auto config = gpt_for_stages();
   config.train.precision = Precision::fp32;

@@ -147,6 +147,27 @@ TEST_F(Run, ResumesOnOtherRanks) {
   EXPECT_NEAR(run_whole(config, resume(), 2).loss / whole, 1, 1e-9);
 }
 
+// Where the state lies, and how gradients travel, does not show in a checkpoint; a run may go on with another kind.
+TEST_F(Run, SavesTheSameWithRoots) {
+  auto config = config_in("all"), rooted = config_in("rooted");
+  config.sync.bucket_mb = rooted.sync.bucket_mb = 0.001;
+  config.optimizer.clip = rooted.optimizer.clip = 0;  // the norm is summed up in another order
+  rooted.sync.kind = SyncKind::root;
+  const auto whole = run_whole(config, {}, 3).loss;
+  EXPECT_EQ(run_whole(rooted, {}, 3).loss, whole);
+  for (const auto* file : {"model.safetensors", "optimizer.safetensors"}) {
+    EXPECT_TRUE(text_of(folder / "all/checkpoints/step-10" / file) ==
+                text_of(folder / "rooted/checkpoints/step-10" / file))
+        << file;
+  }
+  fs::remove_all(folder / "rooted/checkpoints/step-10");
+  fs::remove_all(folder / "all/checkpoints/step-10");
+  rooted.sync.kind = SyncKind::allreduce;
+  EXPECT_EQ(run_whole(rooted, resume(), 3).loss, whole);
+  config.sync.kind = SyncKind::root;
+  EXPECT_EQ(run_whole(config, resume(), 3).loss, whole);
+}
+
 TEST_F(Run, ContinuesItsMetricsWithoutRepeating) {
   auto config = config_in("run");
   run_whole(config);

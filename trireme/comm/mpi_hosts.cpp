@@ -70,6 +70,9 @@ class HostsTransport final : public Transport {
       case Collective::all_reduce:
         if (call.count > 0) all_reduce(call, arguments);
         return;
+      case Collective::reduce:
+        if (call.count > 0) reduce(call, arguments);
+        return;
       case Collective::broadcast:
         if (call.count > 0) broadcast(call, arguments);
         return;
@@ -146,6 +149,17 @@ class HostsTransport final : public Transport {
       between_->carry_out(call, {arguments.tensor.view({-1}).narrow(0, begin, call.count), {}, {}, {}, arguments.idle});
   }
 
+  // Among the ranks that hold the same share as this one, which is the one of a host?
+  int16_t carrier_of(int host) const {
+    int16_t before = 0;
+    for (const auto& seat : places_) {
+      if (seat.local != local_rank_) continue;
+      if (seat.first == host) return before;
+      ++before;
+    }
+    return 0;
+  }
+
   void all_reduce(const Call& call, const Arguments& arguments) {
     const auto parts = shares(call);
     Call inner = call;
@@ -155,6 +169,19 @@ class HostsTransport final : public Transport {
     gather(call, arguments, parts);
   }
 
+  // The same, but shares cross to the root's host only, and are gathered only there.
+  void reduce(const Call& call, const Arguments& arguments) {
+    const auto& root = places_[static_cast<size_t>(call.root)];
+    const auto parts = shares(call);
+    Call inner = call;
+    inner.collective = Collective::reduce_scatter;
+    inside_->carry_out(inside(inner), {arguments.tensor, {}, parts, {}, arguments.idle});
+    Call outer = call;
+    outer.root = carrier_of(root.first);
+    cross(outer, arguments, parts);
+    if (places_[static_cast<size_t>(rank_)].first == root.first) gather(call, arguments, parts);
+  }
+
   void broadcast(const Call& call, const Arguments& arguments) {
     const auto& root = places_[static_cast<size_t>(call.root)];
     const auto parts = shares(call);
@@ -162,16 +189,8 @@ class HostsTransport final : public Transport {
     Call inner = call;
     inner.root = static_cast<int16_t>(root.local);
     if (here) inside_->carry_out(inside(inner), {arguments.tensor, {}, {}, {}, arguments.idle});
-    // Among the ranks that hold the same share, how many are before the one of the root's host?
-    int before = 0;
-    int there = 0;
-    for (int r = 0; r < size_; ++r) {
-      if (places_[static_cast<size_t>(r)].local != local_rank_) continue;
-      if (places_[static_cast<size_t>(r)].first == root.first) there = before;
-      ++before;
-    }
     Call outer = call;
-    outer.root = static_cast<int16_t>(there);
+    outer.root = carrier_of(root.first);
     cross(outer, arguments, parts);
     if (!here) gather(call, arguments, parts);
   }

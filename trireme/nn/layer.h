@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ struct Pass {
   Key dropout;                     // of (seed, step)
   at::Tensor samples;              // identities of the batch's samples, int64 on the host
   KeyValueCache* cache = nullptr;  // set while generating
+  // Called before each layer of the model that is passed: its parameters may still be on their way.
+  const std::function<void(size_t layer)>* before_layer = nullptr;
 };
 
 class Layer {

@@ -39,6 +39,7 @@ at::Tensor Model::forward(const at::Tensor& input, const Pass& pass, size_t firs
     for (size_t k = 0; k < skips.size(); ++k) {
       if (skips[k].to == first + i) x = x + skipped[k];
     }
+    if (pass.before_layer) (*pass.before_layer)(i);
     x = layers[i]->forward(x, pass);
     for (size_t k = 0; k < skips.size(); ++k) {
       if (skips[k].from == first + i) skipped[k] = x;

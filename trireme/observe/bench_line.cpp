@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "trireme/base/statistics.h"
 
@@ -30,8 +31,10 @@ nlohmann::ordered_json BenchLine::json() const {
 }
 
 std::string BenchLine::brief() const {
-  return fmt::format("{:<8} {:<24} ours {:.4g} {}  {} {:.4g} {}  ratio {:.3f} ± {:.3f}", bench, bench_case,
-                     median(ours), unit, peer_name, median(peer), unit, ratio(), spread());
+  const auto values = fmt::format("{:<8} {:<24} ours {:.4g} {}  {} {:.4g} {}", bench, bench_case, median(ours), unit,
+                                  peer_name, median(peer), unit);
+  // Of nothing there is no ratio.
+  return std::isfinite(ratio()) ? fmt::format("{}  ratio {:.3f} ± {:.3f}", values, ratio(), spread()) : values;
 }
 
 }  // namespace trireme

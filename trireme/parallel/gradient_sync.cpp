@@ -1,11 +1,15 @@
 #include "trireme/parallel/gradient_sync.h"
 
+#include <algorithm>
+#include <map>
+
 #include "trireme/base/error.h"
 
 namespace trireme {
 
-GradientSync::GradientSync(ParameterStore& store, Communicator& communicator, Groups groups, Executor& executor)
-    : store_(store), communicator_(communicator), groups_(std::move(groups)), executor_(executor) {
+GradientSync::GradientSync(SyncKind kind, ParameterStore& store, Communicator& communicator, Groups groups,
+                           Executor& executor)
+    : kind_(kind), store_(store), communicator_(communicator), groups_(std::move(groups)), executor_(executor) {
   auto& buckets = store_.buckets();
   expected_.resize(buckets.size());
   missing_.resize(buckets.size());
@@ -15,6 +19,30 @@ GradientSync::GradientSync(ParameterStore& store, Communicator& communicator, Gr
       stored.parameter->gradient.arrived = [this, b] { arrived(b); };
     }
   }
+  if (kind_ == SyncKind::root) choose_roots();
+}
+
+void GradientSync::choose_roots() {
+  const auto& buckets = store_.buckets();
+  coming_.resize(buckets.size());
+  // Each bucket goes to the rank that has least to update so far. All ranks of a group see the same buckets of it.
+  std::map<Group, std::vector<int64_t>> loads;
+  for (const auto& bucket : buckets) {
+    const Group group = groups_.of(bucket);
+    auto& load = loads[group];
+    load.resize(static_cast<size_t>(communicator_.size(group)));
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += bucket.elements;
+    const int rank = static_cast<int>(least - load.begin());
+    roots_.push_back({rank, rank == communicator_.rank(group)});
+  }
+  // What several stages share goes first, in an order that all of them know; then what the forward pass needs first,
+  // which is what came last in the backward pass.
+  for (size_t b = 0; b < buckets.size(); ++b) spread_order_.push_back(buckets.size() - 1 - b);
+  std::stable_sort(spread_order_.begin(), spread_order_.end(), [&](size_t x, size_t y) {
+    const int tie_x = buckets[x].tie, tie_y = buckets[y].tie;
+    return tie_x >= 0 && (tie_y < 0 || tie_x < tie_y);
+  });
 }
 
 GradientSync::~GradientSync() {
@@ -32,9 +60,12 @@ void GradientSync::add_tasks(Graph& graph) {
           const auto& bucket = store_.buckets()[b];
           const Group group = groups_.of(bucket);
           if (communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
-          communicator_.all_reduce(
-              bucket.gradients, ReduceOp::sum, "reduce bucket",
-              [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); }, group);
+          const auto done = [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); };
+          if (kind_ == SyncKind::root) {
+            communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);
+          } else {
+            communicator_.all_reduce(bucket.gradients, ReduceOp::sum, "reduce bucket", done, group);
+          }
         },
         {}, /*extra_signals=*/1));
   }
@@ -58,6 +89,43 @@ void GradientSync::end_backward(bool last) {
     fail("the backward pass left bucket {} without {} of its {} gradients", next_, missing_[next_], expected_[next_]);
   }
   sending_ = false;
+}
+
+void GradientSync::spread(size_t b) {
+  const auto& bucket = store_.buckets()[b];
+  const Group group = groups_.of(bucket);
+  if (communicator_.size(group) == 1) return;
+  coming_[b] = communicator_.broadcast(bucket.master, roots_[b].rank, "send parameters", {}, group);
+}
+
+void GradientSync::await(size_t b) {
+  if (coming_.empty() || !coming_[b]) return;
+  communicator_.wait(*coming_[b]);
+  coming_[b].reset();
+  if (!roots_[b].here) ParameterStore::publish(store_.buckets()[b]);
+}
+
+void GradientSync::await_all() {
+  for (const size_t b : spread_order_) await(b);
+}
+
+void GradientSync::gather_state(const Optimizer& optimizer) {
+  for (const size_t b : spread_order_) {
+    auto& bucket = store_.buckets()[b];
+    const Group group = groups_.of(bucket);
+    if (roots_[b].rank == 0) continue;
+    if (!roots_[b].here) optimizer.prepare(bucket);
+    for (auto& [name, tensor] : bucket.state) {
+      communicator_.now([&] { return communicator_.broadcast(tensor, roots_[b].rank, "gather state", {}, group); });
+    }
+    if (!roots_[b].here && communicator_.rank(group) != 0) bucket.state.clear();
+  }
+}
+
+void GradientSync::release_state() {
+  for (const size_t b : spread_order_) {
+    if (!roots_[b].here) store_.buckets()[b].state.clear();
+  }
 }
 
 }  // namespace trireme

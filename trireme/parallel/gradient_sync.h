@@ -1,13 +1,20 @@
 // Keeps replicas of a stage together by summing their gradients, bucket by bucket, while the backward pass is still
 // running. The gradient slots say when a gradient has been written; a bucket whose last one has come is sent. Buckets
 // leave in the same order on every rank.
+//
+// `allreduce`: all replicas get the sums, and each changes its parameters alike. `root` (as OSU-Caffe does it): each
+// bucket has a root among the replicas, to which the gradients are reduced, and which alone keeps the optimizer's state
+// and changes the parameters. It then sends them to the others, those of the first layers first, and the next forward
+// pass waits for a layer's parameters only when it comes to that layer.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "trireme/comm/communicator.h"
 #include "trireme/engine/executor.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/optim/store.h"
 
 namespace trireme {
@@ -22,7 +29,7 @@ class GradientSync {
     Group of(const Bucket& bucket) const { return bucket.tie < 0 ? stage : ties[static_cast<size_t>(bucket.tie)]; }
   };
 
-  GradientSync(ParameterStore& store, Communicator& communicator, Groups groups, Executor& executor);
+  GradientSync(SyncKind kind, ParameterStore& store, Communicator& communicator, Groups groups, Executor& executor);
   ~GradientSync();
 
   // Adds to the step's graph a wire task for each bucket; the compute tasks that need bucket b wait for task_of(b).
@@ -34,9 +41,31 @@ class GradientSync {
   // After it: every gradient must have come.
   void end_backward(bool last);
 
+  // Whether this rank changes the bucket's parameters, and so needs the optimizer's state.
+  bool updates(size_t bucket) const { return kind_ == SyncKind::allreduce || roots_[bucket].here; }
+  // The order in which spread() is called for all buckets, after the root has changed its own; the same on all ranks.
+  const std::vector<size_t>& spread_order() const { return spread_order_; }
+  void spread(size_t bucket);
+  // Returns when a bucket's parameters have come; of all buckets.
+  void await(size_t bucket);
+  void await_all();
+
+  // Around a save, on all ranks: brings all state of the optimizer to the first rank of each bucket's group, and lets
+  // go what this rank does not need otherwise.
+  void gather_state(const Optimizer& optimizer);
+  void release_state();
+
  private:
+  // Who changes a bucket, as a rank of its group.
+  struct Root {
+    int rank = 0;
+    bool here = false;
+  };
+
+  void choose_roots();
   void arrived(size_t bucket);
 
+  const SyncKind kind_;
   ParameterStore& store_;
   Communicator& communicator_;
   const Groups groups_;
@@ -46,6 +75,9 @@ class GradientSync {
   std::vector<int64_t> missing_;   // of the pass that runs now
   size_t next_ = 0;                // buckets leave in order: this one is next
   bool sending_ = false;
+  std::vector<Root> roots_;  // by bucket; none with allreduce
+  std::vector<size_t> spread_order_;
+  std::vector<std::optional<Communicator::Ticket>> coming_;  // by bucket: its parameters
 };
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// Replicas must hold the same parameters, bit for bit. A faulty processor or memory can make one drift without any error;
-// comparing checksums finds it.
+// Replicas must hold the same parameters, bit for bit. A faulty processor or memory can make one drift without any
+// error; comparing checksums finds it.
 #pragma once
 
 #include <vector>

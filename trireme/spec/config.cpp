@@ -135,7 +135,8 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfi
 
 void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& comm) {
   settings.section("sync", "How ranks agree on the gradient.");
-  settings.add_choice("sync.kind", sync.kind, {{"allreduce", SyncKind::allreduce}}, "The mean over all ranks.");
+  settings.add_choice("sync.kind", sync.kind, {{"allreduce", SyncKind::allreduce}, {"root", SyncKind::root}},
+                      "allreduce: all replicas sum gradients and update; root: a bucket's root does, and sends it on.");
   settings.add("sync.bucket_mb", sync.bucket_mb, "Gradients that are reduced at once.")
       .unit("MB")
       .above(0)

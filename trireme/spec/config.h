@@ -19,7 +19,7 @@ enum class Precision { fp64, fp32, bf16 };
 enum class DeviceKind { cpu, cuda };
 enum class OptimizerKind { adamw, sgd };
 enum class LrSchedule { constant, cosine, linear };
-enum class SyncKind { allreduce };
+enum class SyncKind { allreduce, root };
 enum class TransportKind { automatic, shared, mpi, nccl };
 
 struct ModelConfig {

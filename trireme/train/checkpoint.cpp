@@ -233,12 +233,13 @@ struct CheckpointWriter::Snapshot {
     std::string name;
     at::Tensor view;  // of `buffers`
   };
-  std::map<const void*, at::Tensor> buffers;  // by the store's buffer that each is a copy of
+  std::map<std::pair<const Bucket*, std::string>, at::Tensor> buffers;  // the bucket, and the name of its state
   std::vector<Entry> model, optimizer;
   Progression progression;
 
-  at::Tensor copy_of(const at::Tensor& buffer) {
-    auto& copy = buffers[buffer.const_data_ptr()];
+  // A copy's place is kept from save to save, though the buffer itself may come and go.
+  at::Tensor copy_of(const Bucket& bucket, const std::string& name, const at::Tensor& buffer) {
+    auto& copy = buffers[{&bucket, name}];
     if (!copy.defined()) copy = at::empty(buffer.sizes(), buffer.options().device(at::kCPU));
     return copy;
   }
@@ -285,18 +286,19 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
   if (first) snapshot_ = std::make_unique<Snapshot>();
   auto& snapshot = *snapshot_;
   for (const auto& bucket : store.buckets()) {
-    snapshot.copy_of(bucket.master).copy_(bucket.master);
-    for (const auto& [name, buffer] : bucket.state) snapshot.copy_of(buffer).copy_(buffer);
+    snapshot.copy_of(bucket, "", bucket.master).copy_(bucket.master);
+    for (const auto& [name, buffer] : bucket.state) snapshot.copy_of(bucket, name, buffer).copy_(buffer);
   }
   if (first) {
     const auto where = places(store);
     for (const auto& parameter : order) {
       if (!parameter->owned) continue;  // another stage saves it
       const auto& [bucket, stored] = where.at(parameter.get());
-      snapshot.model.push_back({parameter->name, ParameterStore::piece(snapshot.copy_of(bucket->master), *stored)});
+      snapshot.model.push_back(
+          {parameter->name, ParameterStore::piece(snapshot.copy_of(*bucket, "", bucket->master), *stored)});
       for (const auto& [name, buffer] : bucket->state) {
         snapshot.optimizer.push_back(
-            {parameter->name + "." + name, ParameterStore::piece(snapshot.copy_of(buffer), *stored)});
+            {parameter->name + "." + name, ParameterStore::piece(snapshot.copy_of(*bucket, name, buffer), *stored)});
       }
     }
     int64_t bytes = 0;

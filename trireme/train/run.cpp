@@ -275,7 +275,9 @@ class Run {
       if (due(config_.watchdog.replicas, report.step)) trainer.check_replicas();  // before anything wrong is saved
       if (last || due(config_.checkpoint.every, report.step)) {
         world_.recorder().compute("save");
-        if (writer_) writer_->save(trainer.model().parameters(), trainer.store(), trainer.progression());
+        trainer.while_whole([&] {
+          if (writer_) writer_->save(trainer.model().parameters(), trainer.store(), trainer.progression());
+        });
       }
       const int64_t now_ns = monotonic_ns();
       seconds.push_back(static_cast<double>(now_ns - before_ns) * 1e-9);

@@ -51,7 +51,8 @@ bool may_change(const std::string& key) {
                                              "comm.",
                                              "parallel.",
                                              "memory.",
-                                             "sync.bucket_mb"};
+                                             "sync.bucket_mb",
+                                             "sync.kind"};
   return std::any_of(free.begin(), free.end(), [&](const auto& one) { return key.rfind(one, 0) == 0; });
 }
 

@@ -76,17 +76,20 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   store_ = std::make_unique<ParameterStore>(stage_->model().parameters(), config.train.precision, device_,
                                             config.sync.bucket_mb * 1e6, allocate);
   optimizer_ = make_optimizer(config.optimizer);
-  for (auto& bucket : store_->buckets()) optimizer_->prepare(bucket);
+  sync_ = std::make_unique<GradientSync>(config.sync.kind, *store_, world.communicator(), groups_, executor_);
+  for (size_t b = 0; b < store_->buckets().size(); ++b) {
+    if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
+  }
   store_->account(world.recorder().memory());
   if (!stage_->first()) {
     for (const auto& parameter : stage_->model().parameters()) parameter->gradient.deferred = &weight_gradients_;
   }
-  sync_ = std::make_unique<GradientSync>(*store_, world.communicator(), groups_, executor_);
+  if (config.sync.kind == SyncKind::root) find_layers();
   totals_ = at::zeros({total_idle + 3 * mesh_.stages}, at::kDouble);
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
   squares_.resize(store_->buckets().size());
   flights_.resize(pieces_.size());
-  eager_ = config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
+  eager_ = config.sync.kind == SyncKind::allreduce && config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
   build_step();
   build_evaluation();
 }
@@ -175,6 +178,7 @@ void Trainer::build_step() {
   std::vector<TaskId> norms;
   for (size_t b = 0; b < squares_.size(); ++b) {
     const auto index = static_cast<int32_t>(b);
+    if (!sync_->updates(b)) continue;
     norms.push_back(graph.add(TaskKind::norm, index, Lane::compute,
                               [this, b] {
                                 const auto& gradients = store_->buckets()[b].gradients;
@@ -182,12 +186,24 @@ void Trainer::build_step() {
                               },
                               {sync_->task_of(b)}));
     if (eager_) graph.add(TaskKind::optimize, index, Lane::compute, [this, b] { update(b); }, {norms.back()});
-    // With stages each holds a part of the gradient: the norm is summed with the rest. Otherwise it is known here.
-    if (mesh_.stages > 1) graph.add_dependency(*task, norms.back());
+    // Where each rank knows a part of the gradient, its norm is summed with the rest. Otherwise it is known here.
+    if (sums_squares()) graph.add_dependency(*task, norms.back());
   }
   before.insert(before.end(), norms.begin(), norms.end());
   const TaskId decision = graph.add(TaskKind::decide, -1, Lane::compute, [this] { decide(); }, before);
   if (eager_) return;
+  if (config_.sync.kind == SyncKind::root) {
+    // One after another: what is sent leaves in the same order on all ranks.
+    TaskId last = decision;
+    for (const size_t b : sync_->spread_order()) {
+      const auto change = [this, b] {
+        if (update_ && sync_->updates(b)) update(b);
+        if (update_) sync_->spread(b);
+      };
+      last = graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute, change, {last});
+    }
+    return;
+  }
   for (size_t b = 0; b < squares_.size(); ++b) {
     graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute,
               [this, b] {
@@ -209,6 +225,7 @@ Pass Trainer::pass_of(const at::Tensor& positions) const {
   pass.dropout =
       Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
   pass.samples = positions;
+  if (before_layer_) pass.before_layer = &before_layer_;
   return pass;
 }
 
@@ -289,10 +306,11 @@ void Trainer::backward(size_t m) {
 
 void Trainer::reduce_totals(TaskId task) {
   double squares = 0;
-  if (mesh_.stages > 1 && mesh_.replica_of(world_.rank()) == 0) {
-    for (size_t b = 0; b < squares_.size(); ++b) {
-      if (store_->buckets()[b].owned) squares += squares_[b].item<double>();
-    }
+  const bool root = config_.sync.kind == SyncKind::root;
+  for (size_t b = 0; sums_squares() && b < squares_.size(); ++b) {
+    // Of each bucket once.
+    const bool mine = root ? sync_->updates(b) : store_->buckets()[b].owned && mesh_.replica_of(world_.rank()) == 0;
+    if (mine) squares += squares_[b].item<double>();
   }
   const double loss = loss_sum_.item<double>();
   auto* total = totals_.mutable_data_ptr<double>();
@@ -312,7 +330,7 @@ void Trainer::reduce_totals(TaskId task) {
 
 void Trainer::decide() {
   double squares = 0;
-  if (mesh_.stages > 1) {
+  if (sums_squares()) {
     squares = totals_[total_squares].item<double>();
   } else {
     for (const auto& one : squares_) squares += one.item<double>();
@@ -399,8 +417,33 @@ void Trainer::check_finite(const StepReport& report) const {
             shown(report.grad_norm));
 }
 
+void Trainer::find_layers() {
+  const auto& buckets = store_->buckets();
+  for (const auto& layer : model().layers) {
+    auto& needed = layer_buckets_.emplace_back();
+    const auto parameters = layer->parameters();
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      const auto holds = [&](const auto& stored) {
+        return std::find(parameters.begin(), parameters.end(), stored.parameter) != parameters.end();
+      };
+      if (std::any_of(buckets[b].parameters.begin(), buckets[b].parameters.end(), holds)) needed.push_back(b);
+    }
+  }
+  before_layer_ = [this](size_t layer) {
+    for (const size_t b : layer_buckets_[layer]) sync_->await(b);
+  };
+}
+
+void Trainer::while_whole(const std::function<void()>& save) {
+  sync_->await_all();
+  if (config_.sync.kind == SyncKind::root) sync_->gather_state(*optimizer_);
+  save();
+  if (config_.sync.kind == SyncKind::root) sync_->release_state();
+}
+
 void Trainer::check_replicas() {
   if (mesh_.replicas == 1) return;
+  sync_->await_all();
   world_.recorder().compute("compare replicas");
   auto ranks = differing_replicas(*store_, world_.communicator(), groups_.stage);
   if (ranks.empty()) return;
@@ -462,6 +505,7 @@ void Trainer::evaluate_one(size_t m) {
 std::optional<double> Trainer::evaluate() {
   if (evaluation_graph_.size() == 0) return std::nullopt;
   loss_sum_.zero_();
+  sync_->await_all();
   executor_.run(evaluation_graph_, *schedule_);
   return totals_[total_loss].item<double>();
 }

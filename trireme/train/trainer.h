@@ -9,6 +9,7 @@
 // so every rank decides alike: update, or skip.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -53,6 +54,8 @@ class Trainer {
   // Compares checksums of all replicas' parameters; throws on all of them when one has others. Collective.
   void check_replicas();
   bool stop_agreed() const { return stop_agreed_; }
+  // Calls `save` when parameters and optimizer state are whole on the ranks that save them. Collective.
+  void while_whole(const std::function<void()>& save);
 
   // Mean loss over `train.eval_batches` batches of the held-out samples; nothing when there are none.
   std::optional<double> evaluate();
@@ -101,6 +104,8 @@ class Trainer {
   void reduce_totals(TaskId task);
   void decide();
   void update(size_t bucket);
+  bool sums_squares() const { return mesh_.stages > 1 || config_.sync.kind == SyncKind::root; }
+  void find_layers();
   Pass pass_of(const at::Tensor& positions) const;
   at::Tensor on_device(const at::Tensor& tensor) const;
 
@@ -123,6 +128,8 @@ class Trainer {
   RealClock clock_;
   Executor executor_;
   std::unique_ptr<GradientSync> sync_;
+  std::vector<std::vector<size_t>> layer_buckets_;  // by layer: where its parameters lie,
+  std::function<void(size_t layer)> before_layer_;  // which may be on their way until it is passed
   Graph step_graph_, evaluation_graph_;
 
   std::unique_ptr<Loader> loader_;
