@@ -107,6 +107,8 @@ memory:
 sync:
   kind: allreduce
   bucket_mb: 8
+  order: backward
+  credit_mb: 4
 comm:
   transport: auto
   links: ''
@@ -231,6 +233,7 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
       {"optimizer.warmup=-1", "at least 0"},
       {"optimizer.final_lr=1.1", "at least 0 and at most 1"},
       {"sync.bucket_mb=0", "above 0 and at most 1000000"},
+      {"sync.credit_mb=0", "above 0 and at most 1000000"},
       {"checkpoint.every=-1", "at least 0"},
       {"checkpoint.keep=0", "at least 1"},
       {"checkpoint.rate_mb=-1", "at least 0"},

@@ -137,6 +137,34 @@ TEST(Law, HoldsWithRootsWhenAStepIsSkipped) {
   for (size_t i = 3; i < 8; ++i) EXPECT_NEAR(found.reports[i].loss / expected.reports[i].loss, 1, 1e-9);
 }
 
+// The next forward pass begins before the last gradients have come, in pieces and in an order of their own. The norm
+// that a step reports is then that of the one before.
+TEST(Law, HoldsAheadOfTheGradients) {
+  for (auto config : {small_gpt(), small_mlp()}) {
+    config.sync.bucket_mb = 0.001;
+    config.optimizer.clip = 0;
+    config.train.nonfinite_limit = 0;
+    const auto expected = run_trainer(config, 1, 10);
+    config.sync.order = SyncOrder::forward;
+    for (const int ranks : {1, 2, 3, 4}) {
+      for (const double credit_mb : {0.0005, 4.0}) {
+        SCOPED_TRACE(fmt::format("{} ranks, {} MB at once", ranks, credit_mb));
+        config.sync.credit_mb = credit_mb;
+        config.train.microbatch = ranks % 3;
+        const auto found = run_trainer(config, ranks, 10);
+        for (size_t i = 0; i < 10; ++i) {
+          EXPECT_NEAR(found.reports[i].loss / expected.reports[i].loss, 1, 1e-9) << "step " << i + 1;
+          if (i == 0) continue;
+          EXPECT_NEAR(found.reports[i].grad_norm / expected.reports[i - 1].grad_norm, 1, 1e-9) << "step " << i + 1;
+        }
+        expect_close(found.parameters[0], expected.parameters[0], 1e-9);
+        for (const auto& replica : found.parameters) EXPECT_TRUE(at::equal(replica, found.parameters[0]));
+        EXPECT_NEAR(*found.evaluation / *expected.evaluation, 1, 1e-9);
+      }
+    }
+  }
+}
+
 // Dropout is worth testing only if it does something, and something else in every step.
 TEST(Law, DropoutFollowsTheSeed) {
   auto config = small_gpt();

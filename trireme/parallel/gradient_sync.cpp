@@ -7,9 +7,14 @@
 
 namespace trireme {
 
-GradientSync::GradientSync(SyncKind kind, ParameterStore& store, Communicator& communicator, Groups groups,
-                           Executor& executor)
-    : kind_(kind), store_(store), communicator_(communicator), groups_(std::move(groups)), executor_(executor) {
+GradientSync::GradientSync(const SyncConfig& config, ParameterStore& store, Communicator& communicator, Groups groups,
+                           Executor& executor, const at::Tensor& totals)
+    : kind_(config.kind),
+      store_(store),
+      communicator_(communicator),
+      groups_(std::move(groups)),
+      executor_(executor),
+      totals_(totals) {
   auto& buckets = store_.buckets();
   expected_.resize(buckets.size());
   missing_.resize(buckets.size());
@@ -20,6 +25,13 @@ GradientSync::GradientSync(SyncKind kind, ParameterStore& store, Communicator& c
     }
   }
   if (kind_ == SyncKind::root) choose_roots();
+  if (config.order == SyncOrder::backward) return;
+  std::vector<at::Tensor> items;
+  for (const auto& bucket : buckets) items.push_back(bucket.gradients);
+  items.push_back(totals);
+  order_ = std::make_unique<AgreedOrder>(communicator_, groups_.stage, std::move(items),
+                                         static_cast<int64_t>(config.credit_mb * 1e6) / 64 * 64,
+                                         [this](std::exception_ptr error) { executor_.complete(totals_task_, error); });
 }
 
 void GradientSync::choose_roots() {
@@ -53,7 +65,7 @@ GradientSync::~GradientSync() {
 
 void GradientSync::add_tasks(Graph& graph) {
   auto& buckets = store_.buckets();
-  for (size_t b = 0; b < buckets.size(); ++b) {
+  for (size_t b = 0; b < buckets.size() && !order_; ++b) {
     tasks_.push_back(graph.add(
         TaskKind::reduce, static_cast<int32_t>(b), Lane::wire,
         [this, b] {
@@ -75,13 +87,18 @@ void GradientSync::begin_backward(bool last) {
   sending_ = last;
   next_ = 0;
   missing_ = expected_;
+  if (last && order_) order_->begin();
 }
 
 // Called by autograd's thread inside the backward pass: starts what is complete and returns.
 void GradientSync::arrived(size_t bucket) {
   if (!sending_) return;
   --missing_[bucket];
-  while (next_ < missing_.size() && missing_[next_] <= 0) executor_.signal(tasks_[next_++]);
+  const size_t before = next_;
+  for (; next_ < missing_.size() && missing_[next_] <= 0; ++next_) {
+    if (!order_) executor_.signal(tasks_[next_]);
+  }
+  if (order_ && next_ > before) order_->ready(next_);
 }
 
 void GradientSync::end_backward(bool last) {
@@ -89,6 +106,15 @@ void GradientSync::end_backward(bool last) {
     fail("the backward pass left bucket {} without {} of its {} gradients", next_, missing_[next_], expected_[next_]);
   }
   sending_ = false;
+}
+
+void GradientSync::sum_totals(TaskId task) {
+  if (order_) {
+    totals_task_ = task;
+    return order_->ready(store_.buckets().size() + 1);
+  }
+  communicator_.all_reduce(totals_, ReduceOp::sum, "reduce loss",
+                           [this, task](std::exception_ptr error) { executor_.complete(task, error); });
 }
 
 void GradientSync::spread(size_t b) {
@@ -99,14 +125,11 @@ void GradientSync::spread(size_t b) {
 }
 
 void GradientSync::await(size_t b) {
+  if (order_) return order_->await(b);
   if (coming_.empty() || !coming_[b]) return;
   communicator_.wait(*coming_[b]);
   coming_[b].reset();
   if (!roots_[b].here) ParameterStore::publish(store_.buckets()[b]);
-}
-
-void GradientSync::await_all() {
-  for (const size_t b : spread_order_) await(b);
 }
 
 void GradientSync::gather_state(const Optimizer& optimizer) {

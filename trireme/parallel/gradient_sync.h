@@ -6,9 +6,13 @@
 // bucket has a root among the replicas, to which the gradients are reduced, and which alone keeps the optimizer's state
 // and changes the parameters. It then sends them to the others, those of the first layers first, and the next forward
 // pass waits for a layer's parameters only when it comes to that layer.
+//
+// With `sync.order=forward` gradients are summed in an order that suits the next forward pass (agreed_order), and the
+// step does not wait for them: who uses or changes a bucket's parameters waits for it.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -16,6 +20,8 @@
 #include "trireme/engine/executor.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/store.h"
+#include "trireme/parallel/agreed_order.h"
+#include "trireme/spec/config.h"
 
 namespace trireme {
 
@@ -29,7 +35,9 @@ class GradientSync {
     Group of(const Bucket& bucket) const { return bucket.tie < 0 ? stage : ties[static_cast<size_t>(bucket.tie)]; }
   };
 
-  GradientSync(SyncKind kind, ParameterStore& store, Communicator& communicator, Groups groups, Executor& executor);
+  // `totals`: what else the ranks sum at the end of a step.
+  GradientSync(const SyncConfig& config, ParameterStore& store, Communicator& communicator, Groups groups,
+               Executor& executor, const at::Tensor& totals);
   ~GradientSync();
 
   // Adds to the step's graph a wire task for each bucket; the compute tasks that need bucket b wait for task_of(b).
@@ -41,14 +49,19 @@ class GradientSync {
   // After it: every gradient must have come.
   void end_backward(bool last);
 
+  // Sums the totals, by the same road as the buckets and after them; completes the task.
+  void sum_totals(TaskId task);
+
+  // Whether the step ends before the buckets have been summed: await() tells when one has.
+  bool ahead() const { return order_ != nullptr; }
+
   // Whether this rank changes the bucket's parameters, and so needs the optimizer's state.
   bool updates(size_t bucket) const { return kind_ == SyncKind::allreduce || roots_[bucket].here; }
   // The order in which spread() is called for all buckets, after the root has changed its own; the same on all ranks.
   const std::vector<size_t>& spread_order() const { return spread_order_; }
   void spread(size_t bucket);
-  // Returns when a bucket's parameters have come; of all buckets.
+  // Returns when a bucket's parameters have come, or, ahead(), its gradients; of all buckets.
   void await(size_t bucket);
-  void await_all();
 
   // Around a save, on all ranks: brings all state of the optimizer to the first rank of each bucket's group, and lets
   // go what this rank does not need otherwise.
@@ -75,6 +88,9 @@ class GradientSync {
   std::vector<int64_t> missing_;   // of the pass that runs now
   size_t next_ = 0;                // buckets leave in order: this one is next
   bool sending_ = false;
+  const at::Tensor totals_;
+  TaskId totals_task_ = 0;
+  std::unique_ptr<AgreedOrder> order_;
   std::vector<Root> roots_;  // by bucket; none with allreduce
   std::vector<size_t> spread_order_;
   std::vector<std::optional<Communicator::Ticket>> coming_;  // by bucket: its parameters

@@ -141,6 +141,15 @@ void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& co
       .unit("MB")
       .above(0)
       .at_most(1e6);
+  settings.add_choice("sync.order", sync.order, {{"backward", SyncOrder::backward}, {"forward", SyncOrder::forward}},
+                      "backward: as gradients come, and a step ends when all have; forward: what the next forward pass "
+                      "needs first goes first, and that begins before the last has come.");
+  settings
+      .add("sync.credit_mb", sync.credit_mb,
+           "With sync.order = forward: gradients that are on their way at once; more urgent ones wait for no more.")
+      .unit("MB")
+      .above(0)
+      .at_most(1e6);
   settings.section("comm", "How bytes travel between ranks.");
   settings.add_choice(
       "comm.transport", comm.transport,
@@ -233,6 +242,12 @@ void check(const RunConfig& config, const Settings& settings) {
           "parallel.cuts", "must name one layer less than", "parallel.pipe");
   require(config.parallel.in_flight == 0 || config.parallel.schedule == ScheduleKind::arrival, "parallel.in_flight",
           "must be 0 with", "parallel.schedule");
+  const bool forward_first = config.sync.order == SyncOrder::forward;
+  require(!forward_first || config.sync.kind == SyncKind::allreduce, "sync.kind", "must be allreduce with",
+          "sync.order");
+  require(!forward_first || optimizer.clip == 0, "optimizer.clip", "must be 0 with", "sync.order");
+  require(!forward_first || train.nonfinite_limit == 0, "train.nonfinite_limit", "must be 0 with", "sync.order");
+  require(!forward_first || config.parallel.pipe == 1, "parallel.pipe", "must be 1 with", "sync.order");
   require(config.comm.transport != TransportKind::nccl || train.device == DeviceKind::cuda, "train.device",
           "must be cuda with", "comm.transport");
   require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");

@@ -20,6 +20,7 @@ enum class DeviceKind { cpu, cuda };
 enum class OptimizerKind { adamw, sgd };
 enum class LrSchedule { constant, cosine, linear };
 enum class SyncKind { allreduce, root };
+enum class SyncOrder { backward, forward };
 enum class TransportKind { automatic, shared, mpi, nccl };
 
 struct ModelConfig {
@@ -87,6 +88,8 @@ struct MemoryConfig {
 struct SyncConfig {
   SyncKind kind = SyncKind::allreduce;
   double bucket_mb = 8;
+  SyncOrder order = SyncOrder::backward;
+  double credit_mb = 4;
 };
 
 struct CommConfig {

@@ -52,7 +52,9 @@ bool may_change(const std::string& key) {
                                              "parallel.",
                                              "memory.",
                                              "sync.bucket_mb",
-                                             "sync.kind"};
+                                             "sync.kind",
+                                             "sync.order",
+                                             "sync.credit_mb"};
   return std::any_of(free.begin(), free.end(), [&](const auto& one) { return key.rfind(one, 0) == 0; });
 }
 

@@ -76,7 +76,8 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   store_ = std::make_unique<ParameterStore>(stage_->model().parameters(), config.train.precision, device_,
                                             config.sync.bucket_mb * 1e6, allocate);
   optimizer_ = make_optimizer(config.optimizer);
-  sync_ = std::make_unique<GradientSync>(config.sync.kind, *store_, world.communicator(), groups_, executor_);
+  totals_ = at::zeros({total_idle + 3 * mesh_.stages}, at::kDouble);
+  sync_ = std::make_unique<GradientSync>(config.sync, *store_, world.communicator(), groups_, executor_, totals_);
   for (size_t b = 0; b < store_->buckets().size(); ++b) {
     if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
   }
@@ -84,10 +85,10 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   if (!stage_->first()) {
     for (const auto& parameter : stage_->model().parameters()) parameter->gradient.deferred = &weight_gradients_;
   }
-  if (config.sync.kind == SyncKind::root) find_layers();
-  totals_ = at::zeros({total_idle + 3 * mesh_.stages}, at::kDouble);
+  if (config.sync.kind == SyncKind::root || sync_->ahead()) find_layers();
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
   squares_.resize(store_->buckets().size());
+  behind_.buckets.resize(store_->buckets().size());
   flights_.resize(pieces_.size());
   eager_ = config.sync.kind == SyncKind::allreduce && config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
   build_step();
@@ -173,12 +174,16 @@ void Trainer::build_step() {
 
   // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them.
   auto task = std::make_shared<TaskId>();
-  *task = graph.add(TaskKind::reduce, -1, Lane::wire, [this, task] { reduce_totals(*task); }, passes);
+  const auto sum = [this, task] {
+    fill_totals();
+    sync_->sum_totals(*task);
+  };
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, passes);
   std::vector<TaskId> before{*task};
   std::vector<TaskId> norms;
   for (size_t b = 0; b < squares_.size(); ++b) {
     const auto index = static_cast<int32_t>(b);
-    if (!sync_->updates(b)) continue;
+    if (!sync_->updates(b) || sync_->ahead()) continue;
     norms.push_back(graph.add(TaskKind::norm, index, Lane::compute,
                               [this, b] {
                                 const auto& gradients = store_->buckets()[b].gradients;
@@ -304,7 +309,7 @@ void Trainer::backward(size_t m) {
   finish_pass();
 }
 
-void Trainer::reduce_totals(TaskId task) {
+void Trainer::fill_totals() {
   double squares = 0;
   const bool root = config_.sync.kind == SyncKind::root;
   for (size_t b = 0; sums_squares() && b < squares_.size(); ++b) {
@@ -324,8 +329,6 @@ void Trainer::reduce_totals(TaskId task) {
   idle[0] = executor_.idle().forward_s / mesh_.replicas;
   idle[1] = executor_.idle().backward_s / mesh_.replicas;
   idle[2] = last_reduce_idle_s_ / mesh_.replicas;
-  world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce loss",
-                                   [this, task](std::exception_ptr error) { executor_.complete(task, error); });
 }
 
 void Trainer::decide() {
@@ -333,7 +336,8 @@ void Trainer::decide() {
   if (sums_squares()) {
     squares = totals_[total_squares].item<double>();
   } else {
-    for (const auto& one : squares_) squares += one.item<double>();
+    // Ahead of the gradients only the norm of the step before is known.
+    for (const auto& one : squares_) squares += one.defined() ? one.item<double>() : 0;
   }
   grad_norm_ = std::sqrt(squares);
   stop_agreed_ = totals_[total_stop].item<double>() > 0;
@@ -348,6 +352,21 @@ void Trainer::decide() {
   }
   const double clip = config_.optimizer.clip;
   scale_ = clip > 0 && grad_norm_ > clip ? clip / grad_norm_ : 1;
+}
+
+void Trainer::catch_up(size_t b) {
+  if (sync_->ahead() && !behind_.buckets[b]) return;
+  sync_->await(b);
+  if (!sync_->ahead()) return;
+  auto& bucket = store_->buckets()[b];
+  squares_[b] = at::dot(bucket.gradients, bucket.gradients);
+  optimizer_->update(bucket, behind_.number, behind_.lr, 1);
+  ParameterStore::publish(bucket);
+  behind_.buckets[b] = false;
+}
+
+void Trainer::catch_up() {
+  for (size_t b = 0; b < behind_.buckets.size(); ++b) catch_up(b);
 }
 
 void Trainer::update(size_t b) {
@@ -379,6 +398,7 @@ StepReport Trainer::step(bool stop) {
   kept_bytes_ = most_kept_bytes_ = largest_flight_bytes_ = 0;
   executor_.run(step_graph_, *schedule_);
   device_trace_.settle();
+  if (sync_->ahead()) behind_ = {std::vector<bool>(squares_.size(), true), progression_.updates, lr_};
   ++progression_.step;
   world_.recorder().memory().set("activations", most_kept_bytes_);
 
@@ -430,20 +450,21 @@ void Trainer::find_layers() {
     }
   }
   before_layer_ = [this](size_t layer) {
-    for (const size_t b : layer_buckets_[layer]) sync_->await(b);
+    c10::NoGradGuard no_grad;
+    for (const size_t b : layer_buckets_[layer]) catch_up(b);
   };
 }
 
 void Trainer::while_whole(const std::function<void()>& save) {
-  sync_->await_all();
+  catch_up();
   if (config_.sync.kind == SyncKind::root) sync_->gather_state(*optimizer_);
   save();
   if (config_.sync.kind == SyncKind::root) sync_->release_state();
 }
 
 void Trainer::check_replicas() {
+  catch_up();
   if (mesh_.replicas == 1) return;
-  sync_->await_all();
   world_.recorder().compute("compare replicas");
   auto ranks = differing_replicas(*store_, world_.communicator(), groups_.stage);
   if (ranks.empty()) return;
@@ -476,7 +497,12 @@ void Trainer::build_evaluation() {
         graph.add(TaskKind::evaluate, static_cast<int32_t>(m), Lane::compute, [this, m] { evaluate_one(m); }, arrived));
   }
   auto task = std::make_shared<TaskId>();
-  *task = graph.add(TaskKind::reduce, -1, Lane::wire, [this, task] { reduce_totals(*task); }, before);
+  const auto sum = [this, task] {
+    fill_totals();
+    world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce evaluation",
+                                     [this, task](std::exception_ptr error) { executor_.complete(*task, error); });
+  };
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, before);
 }
 
 void Trainer::evaluate_one(size_t m) {
@@ -505,7 +531,7 @@ void Trainer::evaluate_one(size_t m) {
 std::optional<double> Trainer::evaluate() {
   if (evaluation_graph_.size() == 0) return std::nullopt;
   loss_sum_.zero_();
-  sync_->await_all();
+  catch_up();
   executor_.run(evaluation_graph_, *schedule_);
   return totals_[total_loss].item<double>();
 }

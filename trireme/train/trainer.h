@@ -101,9 +101,12 @@ class Trainer {
   void evaluate_one(size_t microbatch);
   void finish_pass();
   TraceSpan on_card(const char* what, int64_t index) const;
-  void reduce_totals(TaskId task);
+  void fill_totals();
   void decide();
   void update(size_t bucket);
+  // With gradients that come after the step has ended: changes the parameters by those of a bucket, or of all, once.
+  void catch_up(size_t bucket);
+  void catch_up();
   bool sums_squares() const { return mesh_.stages > 1 || config_.sync.kind == SyncKind::root; }
   void find_layers();
   Pass pass_of(const at::Tensor& positions) const;
@@ -150,6 +153,11 @@ class Trainer {
   bool wants_stop_ = false, stop_agreed_ = false;
   bool eager_ = false;  // buckets are updated as they are reduced: nothing depends on the whole gradient
   double grad_norm_ = 0, scale_ = 1, lr_ = 0;
+  struct {
+    std::vector<bool> buckets;  // whose gradients are on their way, or there, and have not been used
+    int64_t number = 0;         // of the update,
+    double lr = 0;              // and its rate
+  } behind_;
   double last_reduce_idle_s_ = 0;
   int64_t kept_bytes_ = 0, most_kept_bytes_ = 0, largest_flight_bytes_ = 0;
   bool update_ = true;
