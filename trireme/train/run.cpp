@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -24,6 +25,7 @@
 #include "trireme/observe/watchdog.h"
 #include "trireme/spec/stage_plan.h"
 #include "trireme/train/checkpoint.h"
+#include "trireme/train/dealing.h"
 #include "trireme/train/run_folder.h"
 #include "trireme/train/run_trace.h"
 #include "trireme/train/trainer.h"
@@ -164,9 +166,11 @@ std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, con
     return make_schedule(config.parallel.schedule, place, static_cast<int>(config.parallel.in_flight),
                          config.parallel.deterministic);
   };
-  const auto share = share_of(config.train.batch, 0, mesh.replicas);
-  simulate_pipeline(maker, static_cast<int>(microbatches(share, config.train.microbatch).size()),
-                    std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
+  std::set<size_t> counts;  // of microbatches: replicas may have more and less
+  for (const auto& share : shares_of(config, mesh)) counts.insert(microbatches(share, config.train.microbatch).size());
+  for (const size_t count : counts) {
+    simulate_pipeline(maker, static_cast<int>(count), std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
+  }
   return stages;
 }
 
@@ -371,6 +375,8 @@ std::string describe_run(const RunConfig& config, int ranks) {
   text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
                       human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
                       config.train.batch, ranks, config.train.steps);
+  const auto dealt = describe_dealing(config, make_mesh(config.parallel, ranks));
+  if (!dealt.empty()) text += dealt + "\n";
   text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(stages));
   std::vector<int64_t> samples;
   SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed))

@@ -13,6 +13,7 @@
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/parallel/replica_check.h"
+#include "trireme/train/dealing.h"
 
 namespace trireme {
 
@@ -23,34 +24,18 @@ enum MessageKind : uint16_t { activation, gradient, evaluation };
 
 }  // namespace
 
-void check_shares(const RunConfig& config, const Dataset& data, const Mesh& mesh) {
-  if (mesh.replicas > config.train.batch) {
-    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", mesh.replicas,
-           config.train.batch);
-  }
-  if (data.size() < mesh.replicas) {
-    refuse("the data holds {} training samples, fewer than the {} ranks", data.size(), mesh.replicas);
-  }
-}
-
 Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
     : config_(config),
       world_(world),
       data_(data),
       mesh_(make_mesh(config.parallel, world.size())),
-      share_(share_of(config.train.batch, mesh_.replica_of(world.rank()), mesh_.replicas)),
+      share_(checked_share(config, *data.train, mesh_, world.rank())),
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
       device_trace_(device_, world.recorder()),
       executor_(world.recorder(), clock_, &carriers_),
       pieces_(microbatches(share_, config.train.microbatch)) {
-  check_shares(config, *data.train, mesh_);
   count_memory();
-  const int64_t batch = config.train.batch;
-  if (batch % mesh_.replicas != 0) {
-    log::info(
-        "train.batch = {} does not divide over {} ranks: some get one sample more, gradients are weighted by samples",
-        batch, mesh_.replicas);
-  }
+  if (const auto dealt = describe_dealing(config, mesh_); !dealt.empty()) log::info("{}", dealt);
   if (config.train.microbatch > 0 && share_.count % config.train.microbatch != 0) {
     log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", share_.count,
               config.train.microbatch);
@@ -418,9 +403,11 @@ void Trainer::build_evaluation() {
   if (!data_.validation || config_.train.eval_batches == 0) return;
   const int64_t wanted = config_.train.eval_batches * config_.train.batch;
   const int64_t samples = std::min(data_.validation->size(), wanted);
-  const Share share = share_of(samples, mesh_.replica_of(world_.rank()), mesh_.replicas);
-  const int64_t piece = config_.train.microbatch > 0 ? config_.train.microbatch
-                                                     : std::max<int64_t>(1, config_.train.batch / mesh_.replicas);
+  const Share share = share_of(samples, mesh_.replica_of(world_.rank()), mesh_.replicas, config_.parallel.shares);
+  // No more at once than in training.
+  const int64_t piece = config_.train.microbatch > 0
+                            ? config_.train.microbatch
+                            : std::min(share_.count, std::max<int64_t>(1, config_.train.batch / mesh_.replicas));
   evaluated_ = microbatches(share, piece);
   evaluated_items_ = static_cast<double>(samples * data_.validation->items_per_sample());
   if (flights_.size() < evaluated_.size()) flights_.resize(evaluated_.size());

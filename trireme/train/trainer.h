@@ -37,9 +37,6 @@ struct Progression {
   int64_t skipped_in_a_row = 0;
 };
 
-// Refuses more replicas than there are samples for.
-void check_shares(const RunConfig& config, const Dataset& data, const Mesh& mesh);
-
 class Trainer {
  public:
   Trainer(const RunConfig& config, World& world, const Split& data);
