@@ -132,6 +132,17 @@ TEST(Share, RefusesToLeaveAReplicaWithoutASample) {
   EXPECT_THAT(refusal(8, 2, {1e300, 1e-300}), testing::HasSubstr("leaves replica 1 without any"));
 }
 
+TEST(Share, IsEvenedByTheTimesThatItTakes) {
+  EXPECT_THAT(evened(deal(16, 2), {2, 1}), ElementsAre(5, 11));
+  EXPECT_THAT(evened(deal(16, 2, {3, 1}), {3, 1}), ElementsAre(8, 8));
+  EXPECT_THAT(evened(deal(12, 3), {1, 2, 2}), ElementsAre(6, 3, 3));
+  // The numbers that it gives deal just so.
+  EXPECT_THAT(counts(16, {5, 11}), ElementsAre(5, 11));
+  EXPECT_THAT(evened(deal(16, 2), {1, 1.01}), testing::IsEmpty()) << "as they are";
+  EXPECT_THAT(evened(deal(2, 2), {1, 9}), testing::IsEmpty()) << "one would have none";
+  EXPECT_THAT(evened(deal(2, 2), {1, 0}), testing::IsEmpty());
+}
+
 TEST(Microbatches, CutAShareInOrder) {
   EXPECT_EQ(microbatches({10, 8}, 3), (std::vector<Share>{{10, 3}, {13, 3}, {16, 2}}));
   EXPECT_EQ(microbatches({10, 8}, 4), (std::vector<Share>{{10, 4}, {14, 4}}));

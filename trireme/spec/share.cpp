@@ -94,6 +94,21 @@ void check_weights(int64_t batch, int replicas, const std::vector<double>& weigh
   }
 }
 
+std::vector<int64_t> evened(const std::vector<Share>& shares, const std::vector<double>& seconds) {
+  int64_t batch = 0;
+  std::vector<double> speeds;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (!(seconds[i] > 0)) return {};
+    batch += shares[i].count;
+    speeds.push_back(static_cast<double>(shares[i].count) / seconds[i]);
+  }
+  const auto dealt = deal(batch, static_cast<int>(shares.size()), speeds);
+  std::vector<int64_t> counts;
+  for (const auto& share : dealt) counts.push_back(share.count);
+  const bool somebody_has_none = std::find(counts.begin(), counts.end(), 0) != counts.end();
+  return somebody_has_none || dealt == shares ? std::vector<int64_t>{} : counts;
+}
+
 std::vector<Share> microbatches(Share share, int64_t microbatch) {
   if (microbatch < 0) refuse("a microbatch of {} samples is not possible", microbatch);
   const int64_t most = microbatch == 0 ? share.count : microbatch;

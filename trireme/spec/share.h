@@ -26,6 +26,10 @@ Share share_of(int64_t batch, int replica, int replicas, const std::vector<doubl
 // Refuses weights (parallel.shares) that do not fit the replicas, or leave one of them without a sample.
 void check_weights(int64_t batch, int replicas, const std::vector<double>& weights);
 
+// How many samples each should get to be busy equally long, by the seconds that each takes for what it has now. Nothing
+// where samples are too coarse for that: the same as now, or none for somebody.
+std::vector<int64_t> evened(const std::vector<Share>& shares, const std::vector<double>& seconds);
+
 // A share in pieces of `microbatch` places, the last one smaller where it must be; 0 means in one piece.
 std::vector<Share> microbatches(Share share, int64_t microbatch);
 

@@ -28,6 +28,7 @@
 #include "trireme/train/dealing.h"
 #include "trireme/train/run_folder.h"
 #include "trireme/train/run_trace.h"
+#include "trireme/train/straggler_watch.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -264,6 +265,7 @@ class Run {
   void do_steps(Trainer& trainer) {
     std::vector<double> seconds;
     RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
+    StragglerWatch stragglers(config_, trainer.mesh(), world_);
     int64_t before_ns = monotonic_ns();
     const auto due = [](int64_t every, int64_t step) { return every > 0 && step % every == 0; };
     while (trainer.progression().step < config_.train.steps) {
@@ -275,6 +277,7 @@ class Run {
       result_.loss = report.loss;
       world_.recorder().report(report);
       trainer.check_finite(report);
+      stragglers.after(report);
       trace.after(report.step, last);
       if (due(config_.watchdog.replicas, report.step)) trainer.check_replicas();  // before anything wrong is saved
       if (last || due(config_.checkpoint.every, report.step)) {

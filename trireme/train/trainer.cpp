@@ -12,6 +12,7 @@
 #include "trireme/base/units.h"
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
+#include "trireme/observe/stragglers.h"
 #include "trireme/parallel/replica_check.h"
 #include "trireme/train/dealing.h"
 
@@ -19,7 +20,8 @@ namespace trireme {
 
 namespace {
 
-enum Total { total_loss, total_stop, total_squares, total_idle };  // from total_idle on: three numbers a stage
+// From total_idle on: three numbers a stage, then one a rank.
+enum Total { total_loss, total_stop, total_squares, total_idle };
 enum MessageKind : uint16_t { activation, gradient, evaluation };
 
 }  // namespace
@@ -67,7 +69,7 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
     for (const auto& parameter : stage_->model().parameters()) parameter->gradient.deferred = &weight_gradients_;
   }
   sync_ = std::make_unique<GradientSync>(*store_, world.communicator(), groups_, executor_);
-  totals_ = at::zeros({total_idle + 3 * mesh_.stages}, at::kDouble);
+  totals_ = at::zeros({total_idle + 3 * mesh_.stages + world.size()}, at::kDouble);
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
   squares_.resize(store_->buckets().size());
   flights_.resize(pieces_.size());
@@ -291,6 +293,8 @@ void Trainer::reduce_totals(TaskId task) {
   idle[0] = executor_.idle().forward_s / mesh_.replicas;
   idle[1] = executor_.idle().backward_s / mesh_.replicas;
   idle[2] = last_reduce_idle_s_ / mesh_.replicas;
+  // What this rank worked for its part of the sums; what it waited for others meanwhile does not count.
+  total[total_idle + 3 * mesh_.stages + world_.rank()] = clock_.now_s() - step_begun_s_ - executor_.idle().total_s();
   world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce loss",
                                    [this, task](std::exception_ptr error) { executor_.complete(task, error); });
 }
@@ -327,7 +331,7 @@ void Trainer::update(size_t b) {
 }
 
 StepReport Trainer::step(bool stop) {
-  const double begun = clock_.now_s();
+  step_begun_s_ = clock_.now_s();
   const int64_t sent = world_.recorder().sent_bytes();
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
@@ -355,7 +359,7 @@ StepReport Trainer::step(bool stop) {
   report.loss = totals_[total_loss].item<double>();
   report.grad_norm = grad_norm_;
   report.lr = lr_;
-  report.step_s = clock_.now_s() - begun;
+  report.step_s = clock_.now_s() - step_begun_s_;
   report.items = data_.train->items();
   report.items_per_s = static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / report.step_s;
   report.skipped = progression_.skipped;
@@ -364,6 +368,11 @@ StepReport Trainer::step(bool stop) {
   for (int stage = 0; mesh_.stages > 1 && stage < mesh_.stages; ++stage) {
     const auto* idle = totals_.const_data_ptr<double>() + total_idle + 3 * stage;
     report.idle.push_back({idle[0] / report.step_s, idle[1] / report.step_s, idle[2] / report.step_s});
+  }
+  if (world_.size() > 1) {
+    const auto* busy = totals_.const_data_ptr<double>() + total_idle + 3 * mesh_.stages;
+    report.busy_s.assign(busy, busy + world_.size());
+    report.waits_for = awaited_rank(report.busy_s, mesh_.replicas);
   }
   report.sent_bytes = world_.recorder().sent_bytes() - sent;
   report.memory = world_.recorder().memory().by_owner();

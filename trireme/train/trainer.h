@@ -133,14 +133,14 @@ class Trainer {
   bool settles_ = false;  // a pass is given to the card when its messages are there, and one at a time ahead
   at::Tensor loss_sum_;   // over this rank's samples, on the device
   double evaluated_items_ = 0;
-  at::Tensor totals_;                // summed over ranks: loss, stop, squares of gradients, on the host
+  at::Tensor totals_;  // summed over ranks: loss, stop, squares of gradients, idle and busy times, on the host
   std::vector<at::Tensor> squares_;  // of each bucket's gradients
 
   Progression progression_;
   bool wants_stop_ = false, stop_agreed_ = false;
   bool eager_ = false;  // buckets are updated as they are reduced: nothing depends on the whole gradient
   double grad_norm_ = 0, scale_ = 1, lr_ = 0;
-  double last_reduce_idle_s_ = 0;
+  double last_reduce_idle_s_ = 0, step_begun_s_ = 0;
   int64_t kept_bytes_ = 0, most_kept_bytes_ = 0, largest_flight_bytes_ = 0;
   bool update_ = true;
 };
