@@ -98,31 +98,5 @@ TEST(SampleOrder, ChecksWhatItIsAsked) {
   EXPECT_NO_THROW(order.fill(0, 4, 0, samples));
 }
 
-TEST(Share, SplitsABatchEvenly) {
-  for (const int64_t batch : {0, 1, 7, 8, 64, 1000}) {
-    for (const int ranks : {1, 2, 3, 8, 13}) {
-      int64_t next = 0;
-      for (int rank = 0; rank < ranks; ++rank) {
-        const Share share = share_of(batch, rank, ranks);
-        EXPECT_EQ(share.first, next);
-        EXPECT_TRUE(share.count == batch / ranks || share.count == batch / ranks + 1);
-        next += share.count;
-      }
-      EXPECT_EQ(next, batch);
-    }
-  }
-  EXPECT_THROW(share_of(8, 2, 2), Error);
-  EXPECT_THROW(share_of(8, -1, 2), Error);
-}
-
-TEST(Microbatches, CutAShareInOrder) {
-  EXPECT_EQ(microbatches({10, 8}, 3), (std::vector<Share>{{10, 3}, {13, 3}, {16, 2}}));
-  EXPECT_EQ(microbatches({10, 8}, 4), (std::vector<Share>{{10, 4}, {14, 4}}));
-  EXPECT_EQ(microbatches({10, 8}, 0), (std::vector<Share>{{10, 8}}));
-  EXPECT_EQ(microbatches({10, 8}, 100), (std::vector<Share>{{10, 8}}));
-  EXPECT_TRUE(microbatches({10, 0}, 0).empty());
-  EXPECT_EQ(refusal_of([] { microbatches({0, 8}, -1); }), "a microbatch of -1 samples is not possible");
-}
-
 }  // namespace
 }  // namespace trireme

@@ -91,6 +91,15 @@ TEST_F(MetricsFileTest, ThroughputIsNamedAfterTheItems) {
   EXPECT_EQ(lines()[1]["samples_per_s"], 4096.0);
 }
 
+TEST_F(MetricsFileTest, WhoWaitsForWhom) {
+  auto report = report_of(1);
+  report.busy_s = {0.0100004, 0.25};
+  report.waits_for = AwaitedRank{1, 0.2399996};
+  MetricsFile(path).step(report);
+  EXPECT_EQ(lines()[1]["busy_s"], json({0.01, 0.25}));
+  EXPECT_EQ(lines()[1]["waits_for"], json({{"rank", 1}, {"seconds", 0.24}}));
+}
+
 TEST_F(MetricsFileTest, LinesAreInTheFileAsSoonAsTheyAreWritten) {
   MetricsFile file(path);
   write_steps(file, 1, 2);

@@ -39,6 +39,8 @@ const Role rank_role("rank", [] {
                      .late_s = std::stod(given("LATE"))});
   const auto behaviour = given("BEHAVIOUR");
   recorder.compute("reduce", 3);
+  if (behaviour == "waits") recorder.communicate("reduce", 3);  // for the others, in a collective
+  for (int i = 0; behaviour == "loaded" && i < 50; ++i) recorder.compute("forward", i);  // and is stuck in the last one
   for (int i = 0; i < 12'000; ++i) {
     if (behaviour == "busy") recorder.compute("reduce", 3);
     if (behaviour == "slow") recorder.still_working();
@@ -195,6 +197,18 @@ TEST_F(WatchdogTest, TheSpeakerIsNotTheOneThatIsStuck) {
   std::this_thread::sleep_for(600ms);
   EXPECT_TRUE(ranks_[0]->running() && ranks_[1]->running()) << "without watchdog.stop it is only a warning";
   EXPECT_EQ(ranks_[1]->errors().find("made no progress"), ranks_[1]->errors().rfind("made no progress")) << "said once";
+  board_->request_stop(SIGTERM);
+  for (auto& rank : ranks_) EXPECT_EQ(rank->wait(), 0);
+}
+
+// A rank with a larger share makes more operations: it may be behind all the same.
+TEST_F(WatchdogTest, TheOneThatIsAwaitedIsNamedHoweverManyOperationsItMade) {
+  late_ = "0.5";
+  start("waits", "loaded");
+  for (int tries = 0; tries < 6'000 && ranks_[0]->errors().empty(); ++tries) std::this_thread::sleep_for(10ms);
+  EXPECT_THAT(ranks_[0]->errors(),
+              AllOf(HasSubstr(named(1) + " made no progress for"), HasSubstr("forward 49 (step 17)")));
+  EXPECT_THAT(ranks_[1]->errors(), Not(HasSubstr(named(0))));
   board_->request_stop(SIGTERM);
   for (auto& rank : ranks_) EXPECT_EQ(rank->wait(), 0);
 }

@@ -98,6 +98,7 @@ optimizer:
 parallel:
   pipe: 1
   data: 0
+  shares: []
   schedule: 1f1b
   cuts: []
   in_flight: 0
@@ -162,6 +163,27 @@ TEST_F(ConfigTest, CutsAreAListOfLayers) {
     EXPECT_THROW(load_config({}, {"parallel.pipe=3", wrong}), Error) << wrong;
   }
   EXPECT_THROW(load_config({file("list.yaml", "parallel: {pipe: 2, cuts: [[1]]}")}, {}), Error);
+}
+
+TEST_F(ConfigTest, SharesAreAListOfNumbers) {
+  EXPECT_EQ(load_config({}, {"parallel.shares=3,0.5"}).parallel.shares, (std::vector<double>{3, 0.5}));
+  EXPECT_EQ(load_config({file("list.yaml", "parallel: {shares: [3, 1e-1]}")}, {}).parallel.shares,
+            (std::vector<double>{3, 0.1}));
+  EXPECT_TRUE(load_config({}, {"parallel.shares=[]"}).parallel.shares.empty());
+  auto config = load_config({}, {"parallel.shares=[0.1234567890123456789, 1]"});
+  EXPECT_EQ(load_config({file("resolved.yaml", resolved_yaml(config))}, {}).parallel.shares, config.parallel.shares);
+  for (const char* wrong : {"3,x", "3,nan", "[3, inf]", "1e999,1"}) {
+    EXPECT_EQ(
+        refusal({fmt::format("parallel.shares={}", wrong)}),
+        fmt::format("command line: parallel.shares = {} must be a list of finite numbers, such as [2.5, 1]", wrong));
+  }
+  for (const char* wrong : {"[3, 0]", "[-1, 3]"}) {
+    EXPECT_EQ(refusal({fmt::format("parallel.shares={}", wrong)}),
+              fmt::format("command line: parallel.shares = {} must be above 0", wrong));
+  }
+  EXPECT_EQ(refusal({"parallel.shares=3,1", "parallel.data=2"}), "(accepted)");
+  EXPECT_EQ(refusal({"parallel.shares=3,1", "parallel.data=3"}),
+            "command line: parallel.shares = [3, 1] must be as many numbers as parallel.data = 3");
 }
 
 // Every key moves the field that it names, and no other: each override changes exactly its own line.

@@ -9,6 +9,8 @@
 #include "tests/close.h"
 #include "tests/train/small.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/base/error.h"
+#include "trireme/spec/share.h"
 
 namespace trireme {
 namespace {
@@ -64,6 +66,45 @@ INSTANTIATE_TEST_SUITE_P(Splits, Law, testing::Combine(testing::Values("gpt", "m
                          [](const auto& info) {
                            return fmt::format("{}_{}_ranks", std::get<0>(info.param), std::get<1>(info.param));
                          });
+
+// Shares by speed: who works on more samples changes nothing but who works more.
+class LawOfShares : public testing::TestWithParam<std::tuple<std::string, std::vector<double>>> {};
+
+TEST_P(LawOfShares, UnevenSharesGiveTheSameNumbers) {
+  const auto& [model, shares] = GetParam();
+  const int ranks = static_cast<int>(shares.size());
+  auto config = config_of(model);
+  const auto expected = run_trainer(config, 1, 10);
+  config.parallel.shares = shares;
+  for (const int64_t microbatch : {0, 1, 2}) {
+    SCOPED_TRACE(fmt::format("shares {}, microbatches of {}", fmt::join(shares, " "), microbatch));
+    config.train.microbatch = microbatch;
+    config.sync.bucket_mb = microbatch == 1 ? 0.001 : 8;
+    expect_same_numbers(run_trainer(config, ranks, 10), expected);
+  }
+  // The shares were really dealt: what a rank keeps for its backward pass grows with its samples.
+  config.train.microbatch = 0;
+  std::vector<int64_t> bytes(static_cast<size_t>(ranks));
+  run_trainer(config, ranks, 2, [&](Trainer& trainer, World& world, int64_t) {
+    bytes[static_cast<size_t>(world.rank())] = trainer.activation_bytes();
+  });
+  const auto dealt = deal(config.train.batch, ranks, shares);
+  for (size_t i = 0; i + 1 < dealt.size(); ++i)
+    EXPECT_EQ(dealt[i].count > dealt[i + 1].count, bytes[i] > bytes[i + 1]) << "ranks " << i << " and " << i + 1;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shares, LawOfShares,
+                         testing::Combine(testing::Values("gpt", "mlp"),
+                                          testing::Values(std::vector<double>{3, 1}, std::vector<double>{0.2, 0.9},
+                                                          std::vector<double>{5, 2, 1}, std::vector<double>{1, 9, 2})));
+
+TEST(Law, RefusesSharesThatDoNotFitTheRanks) {
+  auto config = small_mlp();
+  config.parallel.shares = {3, 1};
+  EXPECT_THROW(run_trainer(config, 3, 1), Error);
+  config.parallel.shares = {100, 1};
+  EXPECT_THROW(run_trainer(config, 2, 1), Error);
+}
 
 // As many ranks as samples, and a batch larger than the data, which then holds samples twice.
 TEST(Law, HoldsAtTheEdges) {

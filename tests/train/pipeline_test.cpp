@@ -197,6 +197,25 @@ TEST(Pipeline, EachBucketMayHaveARoot) {
   }
 }
 
+// A replica's share is that of its rank in every stage.
+TEST(Pipeline, SharesBySpeedGiveTheSameNumbers) {
+  for (auto config : {gpt_for_stages(), mlp_for_stages()}) {
+    for (const int64_t microbatch : {0, 2}) {
+      config.parallel = {};
+      config.train.microbatch = microbatch;
+      const auto expected = run_trainer(config, 1, 10);
+      for (const auto& shares : {std::vector<double>{3, 1}, std::vector<double>{1, 2.5}}) {
+        for (const auto schedule : {gpipe, f1b1, arrival}) {
+          config.parallel = {.pipe = 2, .shares = shares, .schedule = schedule};
+          expect_same(
+              expected, run_trainer(config, 4, 10),
+              fmt::format("{}, shares {}, microbatches of {}", name(schedule), fmt::join(shares, " "), microbatch));
+        }
+      }
+    }
+  }
+}
+
 TEST(Pipeline, TheFirstStepAgreesInFp32) {
   auto config = gpt_for_stages();
   config.train.precision = Precision::fp32;

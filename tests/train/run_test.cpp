@@ -168,6 +168,31 @@ TEST_F(Run, SavesTheSameWithRoots) {
   EXPECT_EQ(run_whole(config, resume(), 3).loss, whole);
 }
 
+// Who works on which sample is no part of a checkpoint.
+TEST_F(Run, ResumesWithOtherShares) {
+  const auto losses = [&](const std::string& name) {
+    std::vector<double> found;
+    for (const auto& line : lines_of(folder / name / "metrics.jsonl")) {
+      if (line.contains("loss")) found.push_back(line.at("loss"));
+    }
+    return found;
+  };
+  run_whole(config_in("whole"), {}, 1);
+  auto config = config_in("run");
+  config.parallel.shares = {3, 1};
+  run_whole(config, {}, 2);
+  EXPECT_THAT(text_of(folder / "run/plan.yaml"),
+              AllOf(HasSubstr("{rank: 0, first: 0, samples: 5,"), HasSubstr("{rank: 1, first: 5, samples: 2,")));
+  for (const auto& shares : {std::vector<double>{1, 2, 5}, std::vector<double>{}}) {
+    fs::remove_all(folder / "run/checkpoints/step-10");
+    config.parallel.shares = shares;
+    run_whole(config, resume(), 3);
+    const auto expected = losses("whole"), found = losses("run");
+    ASSERT_EQ(found.size(), 10u);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i] / expected[i], 1, 1e-9) << "step " << i + 1;
+  }
+}
+
 TEST_F(Run, ContinuesItsMetricsWithoutRepeating) {
   auto config = config_in("run");
   run_whole(config);
@@ -277,6 +302,25 @@ TEST_F(Run, CountsThreads) {
 TEST_F(Run, DescribesWhatItWouldDo) {
   const auto text = describe_run(small_gpt(), 2);
   EXPECT_THAT(text, AllOf(HasSubstr("embedding"), HasSubstr("h.1"), HasSubstr("the first batch reads well")));
+  auto config = small_gpt();
+  config.parallel.shares = {3, 1};
+  EXPECT_THAT(describe_run(config, 2), HasSubstr("deals the 7 samples of a step to the replicas as 5, 2\n"));
+  EXPECT_THAT(refusal_of([&] { describe_run(config, 3); }), HasSubstr("is for 2 replica(s), but the ranks make 3"));
+}
+
+// The rank with the largest share needs most.
+TEST_F(Run, MemoryIsThatOfTheLargestShare) {
+  auto config = small_gpt();
+  const auto planned_for = [&](const std::vector<double>& shares) {
+    config.parallel.shares = shares;
+    const auto text = describe_run(config, 2);
+    return text.substr(text.find("\n    0  "));
+  };
+  config.train.batch = 8;
+  const auto equal = planned_for({});
+  EXPECT_EQ(planned_for({1, 1}), equal);
+  EXPECT_EQ(planned_for({3, 1}), planned_for({1, 3}));
+  EXPECT_NE(planned_for({3, 1}), equal);
 }
 
 }  // namespace

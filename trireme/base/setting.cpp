@@ -59,15 +59,17 @@ Parsed<std::string> parse_string(const std::string& text) {
 }
 
 // "[5, 9]", "5,9", or nothing.
-Parsed<std::vector<int64_t>> parse_list(const std::string& text) {
+template <class Number>
+Parsed<std::vector<Number>> parse_list(const std::string& text, Parsed<Number> (*parse)(const std::string&),
+                                       const char* rule) {
   std::string inside = text;
   std::erase(inside, ' ');
   if (inside.size() >= 2 && inside.front() == '[' && inside.back() == ']') inside = inside.substr(1, inside.size() - 2);
-  std::vector<int64_t> list;
+  std::vector<Number> list;
   for (size_t begin = 0; begin < inside.size();) {
     const size_t end = std::min(inside.find(',', begin), inside.size());
-    const auto number = parse_int(inside.substr(begin, end - begin));
-    if (!number.value) return {{}, "must be a list of integers, such as [5, 9]"};
+    const auto number = parse(inside.substr(begin, end - begin));
+    if (!number.value) return {{}, rule};
     list.push_back(*number.value);
     begin = end + 1;
   }
@@ -138,6 +140,7 @@ std::string Setting::type() const {
       Match{[](int64_t*) -> std::string { return "integer"; }, [](double*) -> std::string { return "number"; },
             [](bool*) -> std::string { return "true or false"; }, [](std::string*) -> std::string { return "text"; },
             [](List*) -> std::string { return "list of integers"; },
+            [](Numbers*) -> std::string { return "list of numbers"; },
             [](const Choice& choice) { return fmt::format("{}", fmt::join(choice.names, " | ")); }},
       field_);
 }
@@ -152,6 +155,7 @@ std::string Setting::bounds() const {
 std::string Setting::text() const {
   return std::visit(Match{[](std::string* field) { return *field; },
                           [](List* field) { return fmt::format("[{}]", fmt::join(*field, ", ")); },
+                          [](Numbers* field) { return fmt::format("[{}]", fmt::join(*field, ", ")); },
                           [this](const Choice& choice) {
                             const size_t place = choice.get();
                             if (place == choice.names.size()) fail("{} has a value that is none of its choices", key_);
@@ -170,7 +174,13 @@ void Setting::read(const std::string& text, const std::string& location) {
                    [&](double* field) { *field = accept(parse_double(text)); },
                    [&](bool* field) { *field = accept(parse_bool(text)); },
                    [&](std::string* field) { *field = accept(parse_string(text)); },
-                   [&](List* field) { *field = accept(parse_list(text)); },
+                   [&](List* field) {
+                     *field = accept(parse_list(text, parse_int, "must be a list of integers, such as [5, 9]"));
+                   },
+                   [&](Numbers* field) {
+                     *field =
+                         accept(parse_list(text, parse_double, "must be a list of finite numbers, such as [2.5, 1]"));
+                   },
                    [&](const Choice& choice) { choice.set(accept(parse_choice(text, choice.names))); }},
              field_);
   location_ = location;
@@ -180,15 +190,14 @@ void Setting::check() const {
   const auto is_inside = [this](double value) {  // false for NaN, which a program may have put into the field
     return (least_itself_ ? value >= least_ : value > least_) && (most_itself_ ? value <= most_ : value < most_);
   };
-  const bool holds = std::visit(Match{[&](int64_t* field) { return is_inside(static_cast<double>(*field)); },
-                                      [&](double* field) { return is_inside(*field); },
-                                      [&](List* field) {
-                                        return std::all_of(field->begin(), field->end(), [&](int64_t one) {
-                                          return is_inside(static_cast<double>(one));
-                                        });
-                                      },
-                                      [](const auto&) { return true; }},
-                                field_);
+  const auto all_inside = [&](const auto& list) {
+    return std::all_of(list.begin(), list.end(), [&](auto one) { return is_inside(static_cast<double>(one)); });
+  };
+  const bool holds = std::visit(
+      Match{[&](int64_t* field) { return is_inside(static_cast<double>(*field)); },
+            [&](double* field) { return is_inside(*field); }, [&](List* field) { return all_inside(*field); },
+            [&](Numbers* field) { return all_inside(*field); }, [](const auto&) { return true; }},
+      field_);
   if (!holds) refuse("{}: {} = {} must be {}", location(), key_, text(), bounds());
 }
 

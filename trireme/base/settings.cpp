@@ -32,7 +32,12 @@ Setting& Settings::add(std::string key, bool& field, std::string sentence) {
 Setting& Settings::add(std::string key, std::string& field, std::string sentence) {
   return add(Setting(std::move(key), &field, std::move(sentence)));
 }
+
 Setting& Settings::add(std::string key, std::vector<int64_t>& field, std::string sentence) {
+  return add(Setting(std::move(key), &field, std::move(sentence)));
+}
+
+Setting& Settings::add(std::string key, std::vector<double>& field, std::string sentence) {
   return add(Setting(std::move(key), &field, std::move(sentence)));
 }
 

@@ -40,7 +40,8 @@ class Setting {
     std::function<void(size_t)> set;
   };
   using List = std::vector<int64_t>;
-  using Field = std::variant<int64_t*, double*, bool*, std::string*, List*, Choice>;
+  using Numbers = std::vector<double>;
+  using Field = std::variant<int64_t*, double*, bool*, std::string*, List*, Numbers*, Choice>;
 
   // The value that the field has now is the default.
   Setting(std::string key, Field field, std::string sentence);
@@ -58,9 +59,9 @@ class Setting {
   const std::string& unit() const { return unit_; }
   const std::string& default_text() const { return default_text_; }
   bool is_text() const { return std::holds_alternative<std::string*>(field_); }
-  bool is_list() const { return std::holds_alternative<List*>(field_); }
-  std::string type()
-      const;  // "integer", "number", "true or false", "text", "list of integers", or the names of a choice
+  bool is_list() const { return std::holds_alternative<List*>(field_) || std::holds_alternative<Numbers*>(field_); }
+  // "integer", "number", "true or false", "text", "list of integers", "list of numbers", or the names of a choice
+  std::string type() const;
   std::string bounds() const;  // "at least 0 and below 1", or ""
   std::string text() const;    // the value now, as `read` takes it: doubles to their last bit
 
@@ -95,6 +96,7 @@ class Settings {
   Setting& add(std::string key, bool& field, std::string sentence);
   Setting& add(std::string key, std::string& field, std::string sentence);
   Setting& add(std::string key, std::vector<int64_t>& field, std::string sentence);  // [5, 9], or 5,9
+  Setting& add(std::string key, std::vector<double>& field, std::string sentence);   // [2.5, 1]
 
   template <class Enum>
   Setting& add_choice(std::string key, Enum& field,

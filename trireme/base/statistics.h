@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -12,6 +14,12 @@ inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// How far they are from `middle`, in the median: a spread that single ones beyond all measure do not move.
+inline double median_distance(std::vector<double> values, double middle) {
+  for (auto& value : values) value = std::abs(value - middle);
+  return median(std::move(values));
 }
 
 }  // namespace trireme

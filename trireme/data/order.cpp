@@ -7,24 +7,6 @@
 
 namespace trireme {
 
-Share share_of(int64_t batch, int rank, int ranks) {
-  if (rank < 0 || rank >= ranks) fail("rank {} of {} has no share of a batch", rank, ranks);
-  const int64_t first = batch * rank / ranks;
-  const int64_t end = batch * (rank + 1) / ranks;
-  return {first, end - first};
-}
-
-std::vector<Share> microbatches(Share share, int64_t microbatch) {
-  if (microbatch < 0) refuse("a microbatch of {} samples is not possible", microbatch);
-  const int64_t most = microbatch == 0 ? share.count : microbatch;
-  const int64_t end = share.first + share.count;
-  std::vector<Share> pieces;
-  for (int64_t first = share.first; first < end; first += most) {
-    pieces.push_back({first, std::min(most, end - first)});
-  }
-  return pieces;
-}
-
 SampleOrder::SampleOrder(int64_t samples, int64_t batch, uint64_t seed)
     : samples_(samples), batch_(batch), seed_(seed) {
   if (samples < 1) refuse("there are no samples to put in order");

@@ -7,21 +7,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/spec/share.h"
+
 namespace trireme {
-
-// Places [first, first + count) of a step's global batch.
-struct Share {
-  int64_t first = 0;
-  int64_t count = 0;
-
-  bool operator==(const Share&) const = default;
-};
-
-// The part of the batch that `rank` of `ranks` works on: contiguous, and no rank has more than one place more.
-Share share_of(int64_t batch, int rank, int ranks);
-
-// A share in pieces of `microbatch` places, the last one smaller where it must be; 0 means in one piece.
-std::vector<Share> microbatches(Share share, int64_t microbatch);
 
 class SampleOrder {
  public:

@@ -33,6 +33,7 @@ struct alignas(128) BoardSlot {
   std::atomic<uint64_t> progress{0};  // operations begun since the start
   std::atomic<uint64_t> alive{0};     // signs of life inside one long operation
   std::atomic<int64_t> step{-1};
+  std::atomic<uint64_t> collectives{0};  // begun in this step
   OperationRecord compute;
   OperationRecord communication;
 

@@ -50,6 +50,9 @@ ordered_json by_owner(const std::vector<OwnerBytes>& memory) {
   return object;
 }
 
+// Of a time by rank all digits would be half of the file.
+double in_microseconds(double seconds) { return std::round(seconds * 1e6) / 1e6; }
+
 void name_nonfinite(ordered_json& line) {
   ordered_json names = ordered_json::array();
   for (const auto& [key, value] : line.items()) {
@@ -85,6 +88,14 @@ void MetricsFile::step(const StepReport& report) {
     for (const auto& idle : report.idle)
       stages.push_back({{"forward", idle.forward}, {"backward", idle.backward}, {"reduce", idle.reduce}});
     line["idle"] = std::move(stages);
+  }
+  if (!report.busy_s.empty()) {
+    auto ranks = ordered_json::array();
+    for (const double seconds : report.busy_s) ranks.push_back(in_microseconds(seconds));
+    line["busy_s"] = std::move(ranks);
+  }
+  if (report.waits_for) {
+    line["waits_for"] = {{"rank", report.waits_for->rank}, {"seconds", in_microseconds(report.waits_for->seconds)}};
   }
   if (report.eval_loss) line["eval_loss"] = *report.eval_loss;
   write_line(std::move(line));

@@ -29,6 +29,7 @@ void Recorder::compute(const char* what, int64_t index) {
 void Recorder::communicate(const char* what, int64_t sequence) {
   if (!slot_) return;
   slot_->communication.write(what, step(), sequence);
+  slot_->collectives.fetch_add(1, std::memory_order_relaxed);
   slot_->progress.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -38,7 +39,9 @@ void Recorder::still_working() {
 
 void Recorder::set_step(int64_t step) {
   step_.store(step, std::memory_order_relaxed);
-  if (slot_) slot_->step.store(step, std::memory_order_relaxed);
+  if (!slot_) return;
+  slot_->collectives.store(0, std::memory_order_relaxed);
+  slot_->step.store(step, std::memory_order_relaxed);
 }
 
 void Recorder::add_sink(std::unique_ptr<MetricSink> sink) {

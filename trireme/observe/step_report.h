@@ -21,6 +21,12 @@ struct StageIdle {
   double forward = 0, backward = 0, reduce = 0;
 };
 
+// A rank that others waited for in a step, and how long.
+struct AwaitedRank {
+  int rank = 0;
+  double seconds = 0;
+};
+
 struct StepReport {
   int64_t step = 0;   // counted from 1
   int64_t steps = 0;  // of the whole run
@@ -33,6 +39,8 @@ struct StepReport {
   int64_t skipped = 0;           // steps so far whose gradients were not finite and were not applied
   double reduce_wait_s = 0;      // the part of step_s that was spent waiting for reductions
   std::vector<StageIdle> idle;   // by stage, where there are several
+  std::vector<double> busy_s;    // by rank, where there are several: what it worked until it gave its part of the loss
+  std::optional<AwaitedRank> waits_for;  // where stages have several replicas
   int64_t sent_bytes = 0;
   std::vector<OwnerBytes> memory;
   std::optional<double> eval_loss;  // of a step after which the model was evaluated

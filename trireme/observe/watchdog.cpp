@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
+#include "trireme/observe/pace.h"
 
 namespace trireme {
 
@@ -28,8 +30,13 @@ struct Watchdog::Peer {
   int64_t progress_ns = 0;
   int64_t step = -1;
   int64_t step_ns = 0;
-  double longest_step_s = 0;
+  Pace pace;
+  uint64_t collectives = 0;  // begun in this step
   bool warned = false;
+
+  // How far it has come. Inside a step by collectives, which all replicas make alike; operations they make as many as
+  // their shares have microbatches.
+  auto place() const { return std::tuple(step, collectives, progress); }
   ~Peer() {
     if (descriptor >= 0) ::close(descriptor);
   }
@@ -122,8 +129,8 @@ void Watchdog::watch(Peer& peer, int64_t now_ns) {
   }
 }
 
-// A rank is late when it spends far longer in one operation than the slowest step so far took. The rank that made the
-// fewest operations is the one that the others wait for.
+// A rank is late when it spends far longer in one operation than steps take. The rank that has come least far is the
+// one that the others wait for.
 void Watchdog::watch_pace(int64_t now_ns) {
   Peer* slowest = nullptr;
   for (auto& peer : peers_) {
@@ -138,17 +145,16 @@ void Watchdog::watch_pace(int64_t now_ns) {
     }
     const int64_t step = slot.step.load();
     if (step != peer->step) {
-      if (peer->step >= 0) {
-        peer->longest_step_s = std::max(peer->longest_step_s, static_cast<double>(now_ns - peer->step_ns) / second_ns);
-      }
+      if (peer->step >= 0) peer->pace.add(static_cast<double>(now_ns - peer->step_ns) / second_ns);
       peer->step = step;
       peer->step_ns = now_ns;
     }
-    if (!slowest || peer->progress < slowest->progress) slowest = peer.get();
+    peer->collectives = slot.collectives.load();
+    if (!slowest || peer->place() < slowest->place()) slowest = peer.get();
   }
   if (!slowest || slowest->step < 0) return;
   const double still_s = static_cast<double>(now_ns - slowest->progress_ns) / second_ns;
-  const double deadline_s = std::max(options_.late_s, 5 * slowest->longest_step_s);
+  const double deadline_s = std::max(options_.late_s, slowest->pace.deadline_s());
   auto& slot = board_->slot(slowest->local_rank);
   if (options_.stop_s > 0 && still_s > options_.stop_s) {
     end_job(slot, fmt::format("made no progress for {} (watchdog.stop)", human_seconds(still_s)));

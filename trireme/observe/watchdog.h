@@ -1,7 +1,7 @@
 // The watchdog: a thread of each rank that beats on the board and looks after the ranks of its host. A peer that is
 // dead, or silent for `heartbeat_s`, ends the job with its rank and last operation in the message. A peer that beats
-// but does nothing gives a warning at a deadline that adapts to the job's own pace, and ends the job at `stop_s`. Other
-// hosts are looked after by whatever look_outside does.
+// but does nothing gives a warning at a deadline that follows the pace of its last steps, and ends the job at `stop_s`.
+// Other hosts are looked after by whatever look_outside does.
 #pragma once
 
 #include <atomic>

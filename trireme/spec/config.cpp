@@ -109,6 +109,10 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfi
   settings.add("parallel.data", parallel.data, "Replicas of each stage; 0 = as many as the ranks allow.")
       .unit("replicas")
       .at_least(0);
+  settings
+      .add("parallel.shares", parallel.shares,
+           "How the samples of a batch are dealt: a number for each replica, such as its speed; empty = equally.")
+      .above(0);
   settings.add_choice("parallel.schedule", parallel.schedule,
                       {{"gpipe", ScheduleKind::gpipe},
                        {"1f1b", ScheduleKind::one_forward_one_backward},
@@ -240,6 +244,9 @@ void check(const RunConfig& config, const Settings& settings) {
   }
   require(config.parallel.cuts.empty() || static_cast<int64_t>(config.parallel.cuts.size()) == config.parallel.pipe - 1,
           "parallel.cuts", "must name one layer less than", "parallel.pipe");
+  require(config.parallel.shares.empty() || config.parallel.data == 0 ||
+              static_cast<int64_t>(config.parallel.shares.size()) == config.parallel.data,
+          "parallel.shares", "must be as many numbers as", "parallel.data");
   require(config.parallel.in_flight == 0 || config.parallel.schedule == ScheduleKind::arrival, "parallel.in_flight",
           "must be 0 with", "parallel.schedule");
   const bool forward_first = config.sync.order == SyncOrder::forward;

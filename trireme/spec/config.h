@@ -75,6 +75,7 @@ struct OptimizerConfig {
 struct ParallelConfig {
   int64_t pipe = 1;
   int64_t data = 0;
+  std::vector<double> shares;
   ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
   std::vector<int64_t> cuts;
   int64_t in_flight = 0;

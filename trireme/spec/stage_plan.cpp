@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
 #include "trireme/spec/schedule.h"
+#include "trireme/spec/share.h"
 
 namespace trireme {
 
@@ -25,8 +26,10 @@ int64_t moments(const OptimizerConfig& optimizer) {
 std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh) {
   const auto begins = stage_begins(table, config.parallel);
   const int64_t value = value_bytes(config.train.precision), master = std::max<int64_t>(4, value);
-  // The largest share: that of the first replica.
-  const int64_t share = (config.train.batch + mesh.replicas - 1) / mesh.replicas;
+  // The largest share needs most.
+  int64_t share = 0;
+  for (const auto& one : deal(config.train.batch, mesh.replicas, config.parallel.shares))
+    share = std::max(share, one.count);
   const int64_t microbatch = config.train.microbatch > 0 ? std::min(config.train.microbatch, share) : share;
   const auto microbatches = static_cast<int>((share + microbatch - 1) / microbatch);
   std::vector<StagePlan> stages;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -24,8 +25,10 @@
 #include "trireme/observe/watchdog.h"
 #include "trireme/spec/stage_plan.h"
 #include "trireme/train/checkpoint.h"
+#include "trireme/train/dealing.h"
 #include "trireme/train/run_folder.h"
 #include "trireme/train/run_trace.h"
+#include "trireme/train/straggler_watch.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -164,9 +167,11 @@ std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, con
     return make_schedule(config.parallel.schedule, place, static_cast<int>(config.parallel.in_flight),
                          config.parallel.deterministic);
   };
-  const auto share = share_of(config.train.batch, 0, mesh.replicas);
-  simulate_pipeline(maker, static_cast<int>(microbatches(share, config.train.microbatch).size()),
-                    std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
+  std::set<size_t> counts;  // of microbatches: replicas may have more and less
+  for (const auto& share : shares_of(config, mesh)) counts.insert(microbatches(share, config.train.microbatch).size());
+  for (const size_t count : counts) {
+    simulate_pipeline(maker, static_cast<int>(count), std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
+  }
   return stages;
 }
 
@@ -260,6 +265,7 @@ class Run {
   void do_steps(Trainer& trainer) {
     std::vector<double> seconds;
     RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
+    StragglerWatch stragglers(config_, trainer.mesh(), world_);
     int64_t before_ns = monotonic_ns();
     const auto due = [](int64_t every, int64_t step) { return every > 0 && step % every == 0; };
     while (trainer.progression().step < config_.train.steps) {
@@ -271,6 +277,7 @@ class Run {
       result_.loss = report.loss;
       world_.recorder().report(report);
       trainer.check_finite(report);
+      stragglers.after(report);
       trace.after(report.step, last);
       if (due(config_.watchdog.replicas, report.step)) trainer.check_replicas();  // before anything wrong is saved
       if (last || due(config_.checkpoint.every, report.step)) {
@@ -373,6 +380,8 @@ std::string describe_run(const RunConfig& config, int ranks) {
   text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
                       human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
                       config.train.batch, ranks, config.train.steps);
+  const auto dealt = describe_dealing(config, make_mesh(config.parallel, ranks));
+  if (!dealt.empty()) text += dealt + "\n";
   text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(stages));
   std::vector<int64_t> samples;
   SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed))

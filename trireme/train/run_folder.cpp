@@ -5,7 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
-#include "trireme/data/order.h"
+#include "trireme/train/dealing.h"
 
 namespace trireme {
 
@@ -114,8 +114,9 @@ std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& sta
   text +=
       fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());
   text += "shares:  # samples of a step, by rank\n";
+  const auto shares = shares_of(config, trainer.mesh());
   for (int rank = 0; rank < world.size(); ++rank) {
-    const auto share = share_of(config.train.batch, trainer.mesh().replica_of(rank), trainer.mesh().replicas);
+    const auto& share = shares[static_cast<size_t>(trainer.mesh().replica_of(rank))];
     text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, share.first, share.count,
                         microbatches(share, config.train.microbatch).size());
   }

@@ -12,45 +12,32 @@
 #include "trireme/base/units.h"
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
+#include "trireme/observe/stragglers.h"
 #include "trireme/parallel/replica_check.h"
+#include "trireme/train/dealing.h"
 
 namespace trireme {
 
 namespace {
 
-enum Total { total_loss, total_stop, total_squares, total_idle };  // from total_idle on: three numbers a stage
+// From total_idle on: three numbers a stage, then one a rank.
+enum Total { total_loss, total_stop, total_squares, total_idle };
 enum MessageKind : uint16_t { activation, gradient, evaluation };
 
 }  // namespace
-
-void check_shares(const RunConfig& config, const Dataset& data, const Mesh& mesh) {
-  if (mesh.replicas > config.train.batch) {
-    refuse("{} ranks cannot share train.batch = {}: give each at least one sample, or start fewer ranks", mesh.replicas,
-           config.train.batch);
-  }
-  if (data.size() < mesh.replicas) {
-    refuse("the data holds {} training samples, fewer than the {} ranks", data.size(), mesh.replicas);
-  }
-}
 
 Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
     : config_(config),
       world_(world),
       data_(data),
       mesh_(make_mesh(config.parallel, world.size())),
-      share_(share_of(config.train.batch, mesh_.replica_of(world.rank()), mesh_.replicas)),
+      share_(checked_share(config, *data.train, mesh_, world.rank())),
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
       device_trace_(device_, world.recorder()),
       executor_(world.recorder(), clock_, &carriers_),
       pieces_(microbatches(share_, config.train.microbatch)) {
-  check_shares(config, *data.train, mesh_);
   count_memory();
-  const int64_t batch = config.train.batch;
-  if (batch % mesh_.replicas != 0) {
-    log::info(
-        "train.batch = {} does not divide over {} ranks: some get one sample more, gradients are weighted by samples",
-        batch, mesh_.replicas);
-  }
+  if (const auto dealt = describe_dealing(config, mesh_); !dealt.empty()) log::info("{}", dealt);
   if (config.train.microbatch > 0 && share_.count % config.train.microbatch != 0) {
     log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", share_.count,
               config.train.microbatch);
@@ -76,7 +63,7 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   store_ = std::make_unique<ParameterStore>(stage_->model().parameters(), config.train.precision, device_,
                                             config.sync.bucket_mb * 1e6, allocate);
   optimizer_ = make_optimizer(config.optimizer);
-  totals_ = at::zeros({total_idle + 3 * mesh_.stages}, at::kDouble);
+  totals_ = at::zeros({total_idle + 3 * mesh_.stages + world.size()}, at::kDouble);
   sync_ = std::make_unique<GradientSync>(config.sync, *store_, world.communicator(), groups_, executor_, totals_);
   for (size_t b = 0; b < store_->buckets().size(); ++b) {
     if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
@@ -329,6 +316,9 @@ void Trainer::fill_totals() {
   idle[0] = executor_.idle().forward_s / mesh_.replicas;
   idle[1] = executor_.idle().backward_s / mesh_.replicas;
   idle[2] = last_reduce_idle_s_ / mesh_.replicas;
+  // What this rank worked for its part of the sums; what it waited for others meanwhile does not count.
+  const double waited_s = executor_.idle().total_s() + awaited_s_;
+  total[total_idle + 3 * mesh_.stages + world_.rank()] = clock_.now_s() - step_begun_s_ - waited_s;
 }
 
 void Trainer::decide() {
@@ -356,7 +346,9 @@ void Trainer::decide() {
 
 void Trainer::catch_up(size_t b) {
   if (sync_->ahead() && !behind_.buckets[b]) return;
+  const double begun = clock_.now_s();
   sync_->await(b);
+  awaited_s_ += clock_.now_s() - begun;
   if (!sync_->ahead()) return;
   auto& bucket = store_->buckets()[b];
   squares_[b] = at::dot(bucket.gradients, bucket.gradients);
@@ -379,7 +371,8 @@ void Trainer::update(size_t b) {
 }
 
 StepReport Trainer::step(bool stop) {
-  const double begun = clock_.now_s();
+  step_begun_s_ = clock_.now_s();
+  awaited_s_ = 0;
   const int64_t sent = world_.recorder().sent_bytes();
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
@@ -408,15 +401,19 @@ StepReport Trainer::step(bool stop) {
   report.loss = totals_[total_loss].item<double>();
   report.grad_norm = grad_norm_;
   report.lr = lr_;
-  report.step_s = clock_.now_s() - begun;
+  report.step_s = clock_.now_s() - step_begun_s_;
   report.items = data_.train->items();
   report.items_per_s = static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / report.step_s;
   report.skipped = progression_.skipped;
-  report.reduce_wait_s = executor_.idle().reduce_s;
-  last_reduce_idle_s_ = executor_.idle().reduce_s;
+  report.reduce_wait_s = last_reduce_idle_s_ = executor_.idle().reduce_s + awaited_s_;
   for (int stage = 0; mesh_.stages > 1 && stage < mesh_.stages; ++stage) {
     const auto* idle = totals_.const_data_ptr<double>() + total_idle + 3 * stage;
     report.idle.push_back({idle[0] / report.step_s, idle[1] / report.step_s, idle[2] / report.step_s});
+  }
+  if (world_.size() > 1) {
+    const auto* busy = totals_.const_data_ptr<double>() + total_idle + 3 * mesh_.stages;
+    report.busy_s.assign(busy, busy + world_.size());
+    report.waits_for = awaited_rank(report.busy_s, mesh_.replicas);
   }
   report.sent_bytes = world_.recorder().sent_bytes() - sent;
   report.memory = world_.recorder().memory().by_owner();
@@ -482,9 +479,11 @@ void Trainer::build_evaluation() {
   if (!data_.validation || config_.train.eval_batches == 0) return;
   const int64_t wanted = config_.train.eval_batches * config_.train.batch;
   const int64_t samples = std::min(data_.validation->size(), wanted);
-  const Share share = share_of(samples, mesh_.replica_of(world_.rank()), mesh_.replicas);
-  const int64_t piece = config_.train.microbatch > 0 ? config_.train.microbatch
-                                                     : std::max<int64_t>(1, config_.train.batch / mesh_.replicas);
+  const Share share = share_of(samples, mesh_.replica_of(world_.rank()), mesh_.replicas, config_.parallel.shares);
+  // No more at once than in training.
+  const int64_t piece = config_.train.microbatch > 0
+                            ? config_.train.microbatch
+                            : std::min(share_.count, std::max<int64_t>(1, config_.train.batch / mesh_.replicas));
   evaluated_ = microbatches(share, piece);
   evaluated_items_ = static_cast<double>(samples * data_.validation->items_per_sample());
   if (flights_.size() < evaluated_.size()) flights_.resize(evaluated_.size());

@@ -38,9 +38,6 @@ struct Progression {
   int64_t skipped_in_a_row = 0;
 };
 
-// Refuses more replicas than there are samples for.
-void check_shares(const RunConfig& config, const Dataset& data, const Mesh& mesh);
-
 class Trainer {
  public:
   Trainer(const RunConfig& config, World& world, const Split& data);
@@ -146,7 +143,7 @@ class Trainer {
   bool settles_ = false;  // a pass is given to the card when its messages are there, and one at a time ahead
   at::Tensor loss_sum_;   // over this rank's samples, on the device
   double evaluated_items_ = 0;
-  at::Tensor totals_;                // summed over ranks: loss, stop, squares of gradients, on the host
+  at::Tensor totals_;  // summed over ranks: loss, stop, squares of gradients, idle and busy times, on the host
   std::vector<at::Tensor> squares_;  // of each bucket's gradients
 
   Progression progression_;
@@ -158,7 +155,8 @@ class Trainer {
     int64_t number = 0;         // of the update,
     double lr = 0;              // and its rate
   } behind_;
-  double last_reduce_idle_s_ = 0;
+  double last_reduce_idle_s_ = 0, step_begun_s_ = 0;
+  double awaited_s_ = 0;  // parameters that were on their way, in this step
   int64_t kept_bytes_ = 0, most_kept_bytes_ = 0, largest_flight_bytes_ = 0;
   bool update_ = true;
 };
