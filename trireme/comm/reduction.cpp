@@ -23,10 +23,51 @@ TRIREME_INLINE void combine_lanes(std::span<const void* const> sources, std::spa
   }
 }
 
+// The same for a number of ranks that the compiler knows: every address stays in a register, and one cache line of sums
+// does too. Twice as fast as the loop above, which memory is not the limit of. Targets are as many as the sources, or
+// one.
+template <class T, int ranks, int targets>
+TRIREME_INLINE int64_t sum_few(const void* const* sources, void* const* results, int64_t count) {
+  constexpr int64_t lanes = 64 / static_cast<int64_t>(sizeof(Wide<T>));
+  const T* from[ranks];
+  T* to[targets];
+  for (int r = 0; r < ranks; ++r) from[r] = static_cast<const T*>(sources[r]);
+  for (int r = 0; r < targets; ++r) to[r] = static_cast<T*>(results[r]);
+  int64_t first = 0;
+  for (; first + lanes <= count; first += lanes) {
+    Wide<T> sums[lanes];
+    for (int64_t i = 0; i < lanes; ++i) sums[i] = static_cast<Wide<T>>(from[0][first + i]);
+#pragma GCC unroll 8
+    for (int r = 1; r < ranks; ++r) {
+      for (int64_t i = 0; i < lanes; ++i) sums[i] += static_cast<Wide<T>>(from[r][first + i]);
+    }
+    T rounded[lanes];
+    for (int64_t i = 0; i < lanes; ++i) rounded[i] = narrowed<T>(sums[i]);
+#pragma GCC unroll 8
+    for (int r = 0; r < targets; ++r) {
+      for (int64_t i = 0; i < lanes; ++i) to[r][first + i] = rounded[i];
+    }
+  }
+  return first;
+}
+
+template <class T, int ranks = 2>
+TRIREME_INLINE int64_t sum_few(std::span<const void* const> sources, std::span<void* const> targets, int64_t count) {
+  if constexpr (ranks <= 8) {
+    if (sources.size() != ranks) return sum_few<T, ranks + 1>(sources, targets, count);
+    if (targets.size() == 1) return sum_few<T, ranks, 1>(sources.data(), targets.data(), count);
+    if (targets.size() == ranks) return sum_few<T, ranks, ranks>(sources.data(), targets.data(), count);
+  }
+  return 0;
+}
+
 template <class T, ReduceOp op>
 TRIREME_INLINE void combine_all(std::span<const void* const> sources, std::span<void* const> targets, int64_t count) {
   constexpr int64_t lanes = 256 / static_cast<int64_t>(sizeof(Wide<T>));
   int64_t first = 0;
+  if constexpr (op == ReduceOp::sum && (std::is_floating_point_v<T> || narrow_float<T>)) {
+    first = sum_few<T>(sources, targets, count);
+  }
   for (; first + lanes <= count; first += lanes) combine_lanes<T, op, lanes>(sources, targets, first);
   for (; first < count; ++first) combine_lanes<T, op, 1>(sources, targets, first);
 }

@@ -72,6 +72,10 @@ class Trainer {
   std::string brief() const;  // one line: the whole model's parameters and layers, ranks, batch
 
  private:
+  // From total_idle on: three numbers a stage, then one a rank.
+  enum Total { total_loss, total_stop, total_squares, total_idle };
+  enum MessageKind : uint16_t { activation, gradient, evaluation };
+
   // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
   struct Flight {
     std::vector<PendingTensor> arrived, gradients;

@@ -1,0 +1,188 @@
+// The passes of a microbatch through a stage: what comes in, what is computed, what goes out.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "trireme/device/counted_memory.h"
+#include "trireme/device/device.h"
+#include "trireme/train/dealing.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme {
+
+// For a microbatch, the waits for what other stages send: activations before a forward pass, gradients before a
+// backward pass.
+std::vector<TaskId> Trainer::add_receives(Graph& graph, uint16_t kind, size_t m) {
+  std::vector<TaskId> tasks;
+  const bool back = kind == gradient;
+  const auto& crossings = back ? stage_->outgoing() : stage_->incoming();
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < crossings.size(); ++i) {
+    const int from = mesh_.rank_of(back ? crossings[i].to : crossings[i].from, replica);
+    const MessageTag tag{kind, crossings[i].part, static_cast<int32_t>(m)};
+    auto task = std::make_shared<TaskId>();
+    const auto box = postbox_->open(from, tag, [this, task, m, i, back](PendingTensor message, auto error) {
+      auto& flight = flights_[m];
+      (back ? flight.gradients : flight.arrived)[i] = std::move(message);
+      executor_.complete(*task, error);
+    });
+    *task = graph.add(TaskKind::receive, static_cast<int32_t>(m), Lane::wire, [this, box] { postbox_->expect(box); });
+    tasks.push_back(*task);
+  }
+  return tasks;
+}
+
+at::Tensor Trainer::on_device(const at::Tensor& tensor) const {
+  const auto type = tensor.is_floating_point() ? value_type(config_.train.precision) : tensor.scalar_type();
+  // From pinned memory, so that the copy takes its turn on the card and not on this thread.
+  return (device_.is_cuda() ? tensor.pin_memory() : tensor).to(device_, type, /*non_blocking=*/true);
+}
+
+Pass Trainer::pass_of(const at::Tensor& positions) const {
+  Pass pass;
+  pass.training = true;
+  pass.dropout =
+      Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
+  pass.samples = positions;
+  if (before_layer_) pass.before_layer = &before_layer_;
+  return pass;
+}
+
+TraceSpan Trainer::on_card(const char* what, int64_t index) const {
+  return {.track = TraceTrack::card, .name = what, .index = index, .step = world_.recorder().step()};
+}
+
+// Only the pass that was given last may still be waiting on the card when the next one is chosen.
+void Trainer::finish_pass() {
+  if (!device_.is_cuda() || !settles_) return;
+  DeviceEvent pass;
+  pass.record(device_);
+  last_pass_.wait();
+  last_pass_ = std::move(pass);
+}
+
+void Trainer::forward(size_t m) {
+  auto& flight = flights_[m];
+  const int64_t before = counted_bytes();
+  const auto count = [&] {
+    flight.bytes = counted_bytes() - before;
+    for (const auto& input : flight.inputs) flight.bytes += static_cast<int64_t>(input.nbytes());
+    kept_bytes_ += flight.bytes;
+    most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_);
+    largest_flight_bytes_ = std::max(largest_flight_bytes_, flight.bytes);
+  };
+  auto& microbatch = loaded_.microbatches[m];
+  flight.inputs.clear();
+  if (stage_->first()) flight.inputs.push_back(on_device(microbatch.inputs));
+  for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
+  const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
+  flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch.positions));
+  if (stage_->last()) {
+    flight.loss = cross_entropy_sum(flight.outputs[0], on_device(microbatch.targets));
+    flight.outputs.clear();
+  }
+  count();
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < flight.outputs.size(); ++i) {
+    const auto& crossing = stage_->outgoing()[i];
+    postbox_->send(mesh_.rank_of(crossing.to, replica), {activation, crossing.part, static_cast<int32_t>(m)},
+                   flight.outputs[i].detach());
+  }
+  finish_pass();
+}
+
+void Trainer::backward(size_t m) {
+  auto& flight = flights_[m];
+  std::vector<at::Tensor> gradients;
+  for (auto& message : flight.gradients) gradients.push_back(message.take());
+  const DeviceSpan span(&device_trace_, on_card("backward", static_cast<int64_t>(m)));
+  const bool last = ++backwards_ == pieces_.size();
+  sync_->begin_backward(last);
+  if (stage_->last()) {
+    // The loss is the mean over the global batch: every rank's samples weigh the same, however many it has.
+    const double items = static_cast<double>(config_.train.batch * data_.train->items_per_sample());
+    loss_sum_ += flight.loss.detach() / items;
+    flight.loss.backward(at::full({}, 1 / items, flight.loss.options()));
+  } else {
+    torch::autograd::backward(flight.outputs, gradients);
+    gradients.clear();
+  }
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < stage_->incoming().size(); ++i) {
+    const auto& crossing = stage_->incoming()[i];
+    postbox_->send(mesh_.rank_of(crossing.from, replica), {gradient, crossing.part, static_cast<int32_t>(m)},
+                   flight.inputs[i].grad());
+  }
+  weight_gradients_.compute();
+  sync_->end_backward(last);
+  flight.inputs.clear();
+  flight.outputs.clear();
+  flight.loss = at::Tensor();
+  kept_bytes_ -= flight.bytes;
+  loaded_.microbatches[m] = {};
+  finish_pass();
+}
+
+void Trainer::build_evaluation() {
+  if (!data_.validation || config_.train.eval_batches == 0) return;
+  const int64_t wanted = config_.train.eval_batches * config_.train.batch;
+  const int64_t samples = std::min(data_.validation->size(), wanted);
+  const Share share = share_of(samples, mesh_.replica_of(world_.rank()), mesh_.replicas, config_.parallel.shares);
+  // No more at once than in training.
+  const int64_t piece = config_.train.microbatch > 0
+                            ? config_.train.microbatch
+                            : std::min(share_.count, std::max<int64_t>(1, config_.train.batch / mesh_.replicas));
+  evaluated_ = microbatches(share, piece);
+  evaluated_items_ = static_cast<double>(samples * data_.validation->items_per_sample());
+  if (flights_.size() < evaluated_.size()) flights_.resize(evaluated_.size());
+
+  auto& graph = evaluation_graph_;
+  std::vector<TaskId> before;
+  for (size_t m = 0; m < evaluated_.size(); ++m) {
+    const auto arrived = add_receives(graph, evaluation, m);
+    before.push_back(
+        graph.add(TaskKind::evaluate, static_cast<int32_t>(m), Lane::compute, [this, m] { evaluate_one(m); }, arrived));
+  }
+  auto task = std::make_shared<TaskId>();
+  const auto sum = [this, task] {
+    fill_totals();
+    world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce evaluation",
+                                     [this, task](std::exception_ptr error) { executor_.complete(*task, error); });
+  };
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, before);
+}
+
+void Trainer::evaluate_one(size_t m) {
+  c10::NoGradGuard no_grad;
+  std::vector<int64_t> places(static_cast<size_t>(evaluated_[m].count));
+  for (size_t i = 0; i < places.size(); ++i) places[i] = evaluated_[m].first + static_cast<int64_t>(i);
+  Batch batch;
+  if (stage_->first() || stage_->last()) batch = data_.validation->get(places);
+  auto& flight = flights_[m];
+  std::vector<at::Tensor> inputs;
+  if (stage_->first()) inputs.push_back(on_device(batch.inputs));
+  for (auto& message : flight.arrived) inputs.push_back(message.take());
+  const auto outputs = stage_->forward(inputs, {});
+  if (stage_->last()) {
+    loss_sum_ += cross_entropy_sum(outputs[0], on_device(batch.targets)) / evaluated_items_;
+    return;
+  }
+  const int replica = mesh_.replica_of(world_.rank());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& crossing = stage_->outgoing()[i];
+    postbox_->send(mesh_.rank_of(crossing.to, replica), {evaluation, crossing.part, static_cast<int32_t>(m)},
+                   outputs[i]);
+  }
+}
+
+std::optional<double> Trainer::evaluate() {
+  if (evaluation_graph_.size() == 0) return std::nullopt;
+  loss_sum_.zero_();
+  catch_up();
+  executor_.run(evaluation_graph_, *schedule_);
+  return totals_[total_loss].item<double>();
+}
+
+}  // namespace trireme
