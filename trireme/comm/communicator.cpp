@@ -21,6 +21,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Recorder& recor
     : recorder_(recorder), ring_(ring_slots) {
   transports_.push_back(std::move(transport));
   sequences_.push_back(0);
+  roomy_ = 2 * size() <= usable_cores();
   if (size() > 1) {
     thread_ = std::thread([this, rank = log::rank()] {
       log::set_rank(rank);
@@ -217,11 +218,23 @@ bool Communicator::carry_one(std::unique_lock<std::mutex>& lock, bool idle) {
 
   lock.lock();
   carrying_ = false;
-  ++head_;
+  ended_.store(++head_, std::memory_order_release);
   finished_.notify_all();
   // What was queued meanwhile woke nobody; this thread may leave now.
   if (head_ < tail_) work_.notify_one();
   return true;
+}
+
+// Being woken takes longer than a short call: where cores are to spare, a thread looks for a moment whether the counter
+// moves, before it sleeps. The lock is held on entry and on return, not in between.
+void Communicator::look(std::unique_lock<std::mutex>& lock, const std::atomic<Ticket>& counter, Ticket seen) const {
+  if (!roomy_) return;
+  lock.unlock();
+  const int64_t end = monotonic_ns() + look_ns;
+  while (counter.load(std::memory_order_acquire) == seen && monotonic_ns() < end) {
+    for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
+  }
+  lock.lock();
 }
 
 bool Communicator::help() {
@@ -232,22 +245,13 @@ bool Communicator::help() {
 void Communicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   while (head_ < ticket) {
-    if (!carry_one(lock, true)) finished_.wait(lock);
+    if (carry_one(lock, true)) continue;
+    // Another thread is at it: nearly done, perhaps.
+    const Ticket seen = head_;
+    look(lock, ended_, seen);
+    if (head_ == seen) finished_.wait(lock);
   }
   if (failure_ && failed_ <= ticket) std::rethrow_exception(failure_);
-}
-
-// Calls come one after another, and being woken takes longer than a short one: where cores are to spare, this thread
-// looks for the next call for a moment before it sleeps.
-void Communicator::look_for_work(std::unique_lock<std::mutex>& lock) {
-  if (2 * size() > usable_cores() || head_ < tail_ || ending_) return;
-  const Ticket seen = tail_;
-  lock.unlock();
-  const int64_t end = monotonic_ns() + look_ns;
-  while (queued_.load(std::memory_order_acquire) == seen && monotonic_ns() < end) {
-    for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
-  }
-  lock.lock();
 }
 
 void Communicator::run() {
@@ -257,7 +261,7 @@ void Communicator::run() {
     work_.wait(lock, [&] { return ending_ || (head_ < tail_ && !carrying_); });
     if (ending_) return;
     carry_one(lock, false);
-    look_for_work(lock);
+    if (head_ == tail_ && !ending_) look(lock, queued_, tail_);
   }
 }
 

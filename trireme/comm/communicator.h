@@ -118,7 +118,7 @@ class Communicator final : public Helper {
   std::exception_ptr carry_out(Operation& slot, bool idle);
   bool carry_one(std::unique_lock<std::mutex>& lock, bool idle);  // `idle`: by a thread with nothing else to do
   void run();
-  void look_for_work(std::unique_lock<std::mutex>& lock);
+  void look(std::unique_lock<std::mutex>& lock, const std::atomic<Ticket>& counter, Ticket seen) const;
 
   std::vector<std::unique_ptr<Transport>> transports_;  // by group; null for a group that this rank is not in
   std::vector<uint64_t> sequences_;                     // by group: calls made so far
@@ -128,8 +128,9 @@ class Communicator final : public Helper {
   std::condition_variable finished_;  // waiting callers sleep here
   std::vector<Operation> ring_;       // reused slots: [head, tail) are queued
   Ticket head_ = 0, tail_ = 0;
-  std::atomic<Ticket> queued_{0};  // the tail, for who looks without the lock
-  bool carrying_ = false;          // someone is inside the transport
+  std::atomic<Ticket> ended_{0}, queued_{0};  // the same, for who looks without the lock
+  bool roomy_ = false;                        // two cores a rank, or more
+  bool carrying_ = false;                     // someone is inside the transport
   bool ending_ = false;
   std::exception_ptr failure_;  // of the first call that failed,
   Ticket failed_ = 0;           // which was this one
