@@ -92,5 +92,28 @@ TEST(AgreedOrder, WhatIsUrgentOvertakes) {
   EXPECT_EQ(second_done_first, 2);
 }
 
+// One rank's last item comes after the other has left: who waits is told, and nobody hangs.
+TEST(AgreedOrder, ARankThatLeavesIsToldOf) {
+  std::atomic<int> told{0}, thrown{0};
+  EXPECT_THROW(World::run_threads(2,
+                                  [&](World& world) {
+                                    if (world.rank() == 1) fail("rank 1 gives up");
+                                    const std::vector<at::Tensor> tensors{at::ones({100}), at::ones({8})};
+                                    AgreedOrder order(world.communicator(), everybody, tensors, 64,
+                                                      [&](std::exception_ptr error) { told += error ? 1 : 0; });
+                                    order.ready(1);
+                                    try {
+                                      order.await(0);
+                                    } catch (const Error&) {
+                                      ++thrown;
+                                    }
+                                    EXPECT_EQ(told, 0) << "the last item has not been handed in";
+                                    order.ready(2);
+                                  }),
+               Error);
+  EXPECT_EQ(thrown, 1);
+  EXPECT_EQ(told, 1);
+}
+
 }  // namespace
 }  // namespace trireme

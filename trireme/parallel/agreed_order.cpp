@@ -30,13 +30,14 @@ AgreedOrder::AgreedOrder(Communicator& communicator, Group group, std::vector<at
       credit_bytes_(credit_bytes),
       last_summed_(std::move(last_summed)),
       count_(at::zeros({1}, at::kLong)) {
+  for (const auto& item : items_) lengths_.push_back(item.numel());
   begin();
 }
 
 AgreedOrder::~AgreedOrder() {
   std::unique_lock lock(mutex_);
   ready_ = 0;
-  changed_.wait(lock, [&] { return !busy_; });
+  changed_.wait(lock, [&] { return calls_ == 0; });
 }
 
 void AgreedOrder::begin() {
@@ -50,18 +51,22 @@ void AgreedOrder::begin() {
 void AgreedOrder::ready(size_t count) {
   std::unique_lock lock(mutex_);
   ready_ = count;
-  if (communicator_.size(group_) > 1) return pump();
-  // Alone there is nothing to sum.
-  if (count == items_.size() && !std::exchange(told_, true)) {
-    lock.unlock();
-    last_summed_(nullptr);
-  }
+  if (communicator_.size(group_) == 1) summed_ = sent_ = lengths_;  // alone there is nothing to sum
+  pump();
+  tell(lock);
+}
+
+void AgreedOrder::tell(std::unique_lock<std::mutex>& lock) {
+  const bool due = ready_ == items_.size() && (failure_ || summed_.back() == lengths_.back());
+  if (!due || std::exchange(told_, true)) return;
+  lock.unlock();
+  last_summed_(failure_);
+  lock.lock();
 }
 
 void AgreedOrder::await(size_t item) {
-  if (communicator_.size(group_) == 1) return;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ || summed_[item] == items_[item].numel(); });
+  changed_.wait(lock, [&] { return failure_ || summed_[item] == lengths_[item]; });
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -69,55 +74,45 @@ void AgreedOrder::await(size_t item) {
 void AgreedOrder::pump() {
   if (busy_ || failure_) return;
   bool any = false;
-  for (size_t i = 0; i < ready_; ++i) any = any || sent_[i] < items_[i].numel();
+  for (size_t i = 0; i < ready_; ++i) any = any || sent_[i] < lengths_[i];
   if (!any) return;
   busy_ = true;
   count_.fill_(static_cast<int64_t>(ready_));
+  call(count_, ReduceOp::min, "agree", [this] { agreed(); });
+}
+
+// The mutex is held, here and when `then` is called, which is left out once anything has failed.
+void AgreedOrder::call(const at::Tensor& tensor, ReduceOp op, const char* name, std::function<void()> then) {
+  const auto done = [this, then = std::move(then)](std::exception_ptr error) {
+    std::unique_lock lock(mutex_);
+    if (error && !failure_) failure_ = error;
+    if (!failure_) then();
+    changed_.notify_all();
+    tell(lock);
+    --calls_;  // for which the destructor waits
+    changed_.notify_all();
+  };
+  ++calls_;
   try {
-    communicator_.all_reduce(
-        count_, ReduceOp::min, "agree", [this](std::exception_ptr error) { agreed(error); }, group_);
+    communicator_.all_reduce(tensor, op, name, done, group_);
   } catch (...) {
-    fail_all(std::current_exception());
+    --calls_;
+    if (!failure_) failure_ = std::current_exception();
   }
 }
 
-void AgreedOrder::agreed(const std::exception_ptr& error) {
-  std::unique_lock lock(mutex_);
-  if (error) return fail_all(error);
+void AgreedOrder::agreed() {
   const auto pieces = next_pieces(items_, sent_, static_cast<size_t>(count_.item<int64_t>()), credit_bytes_);
   for (const auto& piece : pieces) sent_[piece.item] = piece.end;
-  try {
-    for (const auto& piece : pieces) {
-      const bool last = &piece == &pieces.back();
-      communicator_.all_reduce(
-          items_[piece.item].narrow(0, piece.begin, piece.end - piece.begin), ReduceOp::sum, "reduce piece",
-          [this, piece, last](std::exception_ptr problem) { arrived(piece, last, problem); }, group_);
-    }
-  } catch (...) {
-    fail_all(std::current_exception());
+  for (const auto& piece : pieces) {
+    const auto tensor = items_[piece.item].narrow(0, piece.begin, piece.end - piece.begin);
+    call(tensor, ReduceOp::sum, "reduce piece", [this, piece, last = &piece == &pieces.back()] {
+      summed_[piece.item] += piece.end - piece.begin;
+      if (!last) return;
+      busy_ = false;
+      pump();
+    });
   }
-}
-
-void AgreedOrder::arrived(const OrderedPiece& piece, bool last, const std::exception_ptr& error) {
-  std::unique_lock lock(mutex_);
-  if (error) return fail_all(error);
-  summed_[piece.item] += piece.end - piece.begin;
-  if (last) {
-    busy_ = false;
-    pump();
-  }
-  const bool tell = piece.item + 1 == items_.size() && summed_[piece.item] == items_.back().numel() && !told_;
-  told_ = told_ || tell;
-  changed_.notify_all();
-  lock.unlock();
-  if (tell) last_summed_(nullptr);
-}
-
-void AgreedOrder::fail_all(const std::exception_ptr& error) {
-  if (!failure_) failure_ = error;
-  busy_ = false;
-  changed_.notify_all();
-  if (!std::exchange(told_, true)) last_summed_(failure_);
 }
 
 }  // namespace trireme

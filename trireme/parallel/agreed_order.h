@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -30,10 +31,10 @@ std::vector<OrderedPiece> next_pieces(const std::vector<at::Tensor>& items, cons
 
 class AgreedOrder {
  public:
-  // `last_summed`: called when the last item has been summed, or will not be.
+  // `last_summed`: called once the last item has become ready and been summed, or will not be.
   AgreedOrder(Communicator& communicator, Group group, std::vector<at::Tensor> items, int64_t credit_bytes,
               Communicator::Done last_summed);
-  ~AgreedOrder();  // waits for the round that is under way
+  ~AgreedOrder();  // waits for the calls that are under way
 
   // None is ready any more; all have been awaited.
   void begin();
@@ -44,9 +45,9 @@ class AgreedOrder {
 
  private:
   void pump();  // the mutex is held
-  void agreed(const std::exception_ptr& error);
-  void arrived(const OrderedPiece& piece, bool last, const std::exception_ptr& error);
-  void fail_all(const std::exception_ptr& error);  // the mutex is held
+  void agreed();
+  void tell(std::unique_lock<std::mutex>& lock);  // of the last item, if it is time
+  void call(const at::Tensor& tensor, ReduceOp op, const char* name, std::function<void()> then);
 
   Communicator& communicator_;
   const Group group_;
@@ -55,9 +56,10 @@ class AgreedOrder {
   const Communicator::Done last_summed_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<int64_t> sent_, summed_;  // elements of each
+  std::vector<int64_t> lengths_, sent_, summed_;  // elements of each
   size_t ready_ = 0;
   bool busy_ = false;  // a round is under way
+  int calls_ = 0;      // made, and not ended
   at::Tensor count_;   // what the ranks agree on
   std::exception_ptr failure_;
   bool told_ = false;  // of the last item

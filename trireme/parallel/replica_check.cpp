@@ -8,7 +8,8 @@ namespace trireme {
 
 namespace {
 
-// The sum of the elements' bits as whole numbers: no order of adding changes it, any bit that differs does.
+// The sum of the elements' bits as whole numbers: no order of adding changes it, one bit that differs always does, and
+// several only by chance do not.
 at::Tensor sum_of_bits(const at::Tensor& tensor) {
   const auto bits = tensor.element_size() == 8 ? at::kLong : tensor.element_size() == 4 ? at::kInt : at::kShort;
   return tensor.view(bits).sum(at::kLong);

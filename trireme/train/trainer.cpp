@@ -140,13 +140,10 @@ void Trainer::build_step() {
   for (size_t b = 0; b < squares_.size(); ++b) {
     const auto index = static_cast<int32_t>(b);
     if (!sync_->updates(b) || sync_->ahead()) continue;
-    norms.push_back(graph.add(TaskKind::norm, index, Lane::compute,
-                              [this, b] {
-                                const auto& gradients = store_->buckets()[b].gradients;
-                                squares_[b] = at::dot(gradients, gradients);
-                              },
-                              {sync_->task_of(b)}));
-    if (eager_) graph.add(TaskKind::optimize, index, Lane::compute, [this, b] { update(b); }, {norms.back()});
+    norms.push_back(graph.add(TaskKind::norm, index, Lane::compute, [this, b] { measure(b); }, {sync_->task_of(b)}));
+    // An eager update comes before the decision that counts it.
+    const auto change = [this, b] { update(b, progression_.updates + 1, lr_, 1); };
+    if (eager_) graph.add(TaskKind::optimize, index, Lane::compute, change, {norms.back()});
     // Where each rank knows a part of the gradient, its norm is summed with the rest. Otherwise it is known here.
     if (sums_squares()) graph.add_dependency(*task, norms.back());
   }
@@ -158,7 +155,7 @@ void Trainer::build_step() {
     TaskId last = decision;
     for (const size_t b : sync_->spread_order()) {
       const auto change = [this, b] {
-        if (update_ && sync_->updates(b)) update(b);
+        if (update_ && sync_->updates(b)) update(b, progression_.updates, lr_, scale_);
         if (update_) sync_->spread(b);
       };
       last = graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute, change, {last});
@@ -168,7 +165,7 @@ void Trainer::build_step() {
   for (size_t b = 0; b < squares_.size(); ++b) {
     graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute,
               [this, b] {
-                if (update_) update(b);
+                if (update_) update(b, progression_.updates, lr_, scale_);
               },
               {decision});
   }
@@ -228,10 +225,8 @@ void Trainer::catch_up(size_t b) {
   sync_->await(b);
   awaited_s_ += clock_.now_s() - begun;
   if (!sync_->ahead()) return;
-  auto& bucket = store_->buckets()[b];
-  squares_[b] = at::dot(bucket.gradients, bucket.gradients);
-  optimizer_->update(bucket, behind_.number, behind_.lr, 1);
-  ParameterStore::publish(bucket);
+  measure(b);
+  update(b, behind_.number, behind_.lr, 1);
   behind_.buckets[b] = false;
 }
 
@@ -239,12 +234,15 @@ void Trainer::catch_up() {
   for (size_t b = 0; b < behind_.buckets.size(); ++b) catch_up(b);
 }
 
-void Trainer::update(size_t b) {
+void Trainer::measure(size_t b) {
+  const auto& gradients = store_->buckets()[b].gradients;
+  squares_[b] = at::dot(gradients, gradients);
+}
+
+void Trainer::update(size_t b, int64_t number, double lr, double scale) {
   const DeviceSpan span(&device_trace_, on_card("optimize", static_cast<int64_t>(b)));
   auto& bucket = store_->buckets()[b];
-  // An eager update comes before the decision that counts it.
-  const int64_t number = progression_.updates + (eager_ ? 1 : 0);
-  optimizer_->update(bucket, number, lr_, eager_ ? 1 : scale_);
+  optimizer_->update(bucket, number, lr, scale);
   ParameterStore::publish(bucket);
 }
 

@@ -104,7 +104,8 @@ class Trainer {
   TraceSpan on_card(const char* what, int64_t index) const;
   void fill_totals();
   void decide();
-  void update(size_t bucket);
+  void measure(size_t bucket);
+  void update(size_t bucket, int64_t number, double lr, double scale);
   // With gradients that come after the step has ended: changes the parameters by those of a bucket, or of all, once.
   void catch_up(size_t bucket);
   void catch_up();
