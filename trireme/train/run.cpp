@@ -30,6 +30,7 @@
 #include "trireme/train/run_trace.h"
 #include "trireme/train/straggler_watch.h"
 #include "trireme/train/trainer.h"
+#include "trireme/spec/links.h"
 
 namespace trireme {
 
@@ -367,6 +368,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
 }
 
 void check_run(const RunConfig& config, int ranks) {
+  if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
   planned(config, *data.train, table_of(config, *data.train), ranks);
 }
