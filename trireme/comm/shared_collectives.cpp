@@ -138,7 +138,7 @@ void SharedCollectives::reduce_span(const Call& call, int64_t element, int64_t o
 
 void SharedCollectives::all_reduce(const Call& call, std::byte* data, int64_t element) {
   const auto begin = [&](int r) { return part_begin(call.count, r, size_, element); };
-  if (call.count * element <= worth_reaching) return all_reduce_staged(call, data, element);
+  if (call.count * element < worth_reaching) return all_reduce_staged(call, data, element);
   meet_and_check();
   if (all_have_addresses()) {
     reduce_span(call, element, 0, begin(rank_), begin(rank_ + 1), reached());
@@ -200,7 +200,7 @@ void SharedCollectives::all_reduce_staged(const Call& call, std::byte* data, int
 void SharedCollectives::reduce_to_root(const Call& call, std::byte* data, int64_t element) {
   const int64_t bytes = call.count * element;
   const auto begin = [&](int r) { return part_begin(call.count, r, size_, element); };
-  if (bytes > worth_reaching) {
+  if (bytes >= worth_reaching) {
     meet_and_check();
     if (all_have_addresses()) {
       reduce_span(call, element, 0, begin(rank_), begin(rank_ + 1), reached(),
@@ -223,7 +223,7 @@ void SharedCollectives::reduce_to_root(const Call& call, std::byte* data, int64_
 void SharedCollectives::reduce_scatter(const Call& call, std::byte* data, int64_t element, const Offsets& parts) {
   const int64_t begin = parts[static_cast<size_t>(rank_)], end = parts[static_cast<size_t>(rank_) + 1];
   const int64_t bytes = call.count * element;
-  if (bytes > worth_reaching) {
+  if (bytes >= worth_reaching) {
     meet_and_check();
     if (all_have_addresses()) {
       reduce_span(call, element, 0, begin, end, reached(), data + begin * element);
@@ -244,7 +244,7 @@ void SharedCollectives::reduce_scatter(const Call& call, std::byte* data, int64_
 }
 
 void SharedCollectives::broadcast(int root, std::byte* data, int64_t bytes) {
-  if (bytes > worth_reaching) {
+  if (bytes >= worth_reaching) {
     meet_and_check();
     if (reads_ || has_address(root)) {
       if (rank_ != root) read(root, 0, data, bytes);
@@ -268,7 +268,7 @@ void SharedCollectives::gather(const std::byte* tensor, std::byte* output, const
   const bool is_there = given == output + begin(rank_);
   int64_t longest = 0;
   for (int i = 0; i < size_; ++i) longest = std::max(longest, bytes(i));
-  if (longest > worth_reaching) {
+  if (longest >= worth_reaching) {
     meet_and_check();
     if (all_have_addresses() || (reads_ && size_ <= few_ranks)) {
       for (int i = 1; i < size_; ++i) {
@@ -333,18 +333,18 @@ void SharedCollectives::all_to_all(const Arguments& arguments) {
       if (to != from) longest = std::max(longest, begin(from, to + 1) - begin(from, to));
     }
   }
-  if (longest > long_part && (reads_ || all_have_addresses())) {
+  if (longest >= long_part && (reads_ || all_have_addresses())) {
     for (int i = 1; i < size_; ++i) {
       const int from = (rank_ + i) % size_;
       read(from, begin(from, rank_), taken + take(from), take(from + 1) - take(from));
     }
     return meet();
   }
-  stage(longest > long_part ? longest * size_ : 0);
+  stage(longest >= long_part ? longest * size_ : 0);
   share = piece_bytes_ / size_ / 64 * 64;
   // Where all parts are short, the first pieces have been put before the meeting.
   for (int64_t first = 0, piece = 0; first < longest; first += share, ++piece) {
-    if (piece > 0 || longest > long_part) {
+    if (piece > 0 || longest >= long_part) {
       put(piece, first);
       meet();
     }

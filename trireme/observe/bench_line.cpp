@@ -25,16 +25,20 @@ double BenchLine::spread() const {
 }
 
 nlohmann::ordered_json BenchLine::json() const {
-  return {{"bench", bench},         {"case", bench_case},  {"ours", median(ours)}, {"peer", median(peer)},
-          {"peer_name", peer_name}, {"ratio", ratio()},    {"spread", spread()},   {"unit", unit},
-          {"repeats", ours.size()}, {"settings", settings}};
+  nlohmann::ordered_json line{{"bench", bench},       {"case", bench_case},     {"ours", median(ours)},
+                              {"peer", median(peer)}, {"peer_name", peer_name}, {"ratio", ratio()},
+                              {"spread", spread()},   {"unit", unit},           {"repeats", ours.size()},
+                              {"settings", settings}};
+  if (floor) line["floor"] = *floor;
+  return line;
 }
 
 std::string BenchLine::brief() const {
-  const auto values = fmt::format("{:<8} {:<24} ours {:.4g} {}  {} {:.4g} {}", bench, bench_case, median(ours), unit,
-                                  peer_name, median(peer), unit);
-  // Of nothing there is no ratio.
-  return std::isfinite(ratio()) ? fmt::format("{}  ratio {:.3f} ± {:.3f}", values, ratio(), spread()) : values;
+  auto values = fmt::format("{:<8} {:<24} ours {:.4g} {}  {} {:.4g} {}", bench, bench_case, median(ours), unit,
+                            peer_name, median(peer), unit);
+  if (floor) values += fmt::format("  floor {:.4g} {}", *floor, unit);
+  if (std::isfinite(ratio())) values += fmt::format("  ratio {:.3f} ± {:.3f}", ratio(), spread());
+  return values;  // of nothing there is no ratio
 }
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct BenchLine {
   bool smaller_is_better = true;
   std::vector<double> ours, peer;  // one value a repeat, ours[i] and peer[i] measured one after the other
   std::string peer_name;
+  std::optional<double> floor;  // what nothing could go below, measured in the same runs
   nlohmann::ordered_json settings;
 
   double ratio() const;   // of the medians; above 1 where we are better

@@ -14,14 +14,21 @@ constexpr int blocks = 5;
 constexpr double block_s = 0.02;
 }  // namespace
 
-std::pair<double, double> BenchRank::time(const Sides& sides) {
-  const int rounds = rounds_of(sides.ours), peer_rounds = rounds_of(sides.peer);
-  std::vector<double> mine, theirs;
+std::vector<double> BenchRank::times(const std::vector<std::function<void()>>& calls) {
+  std::vector<int> rounds;
+  for (const auto& call : calls) rounds.push_back(rounds_of(call));
+  std::vector<std::vector<double>> seconds(calls.size());
   for (int block = 0; block < blocks; ++block) {
-    mine.push_back(block_of(sides.ours, rounds));
-    theirs.push_back(block_of(sides.peer, peer_rounds));
+    for (size_t i = 0; i < calls.size(); ++i) seconds[i].push_back(block_of(calls[i], rounds[i]));
   }
-  return {median(mine), median(theirs)};
+  std::vector<double> medians;
+  for (const auto& one : seconds) medians.push_back(median(one));
+  return medians;
+}
+
+std::pair<double, double> BenchRank::time(const Sides& sides) {
+  const auto medians = times(std::vector{sides.ours, sides.peer});
+  return {medians[0], medians[1]};
 }
 
 double BenchRank::longest(double value) {

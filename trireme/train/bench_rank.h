@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "trireme/comm/world.h"
 #include "trireme/engine/executor.h"
@@ -17,7 +18,8 @@ class BenchRank {
   struct Sides {
     std::function<void()> ours, peer;
   };
-  std::pair<double, double> time(const Sides& sides);  // medians, in seconds a call
+  std::pair<double, double> time(const Sides& sides);                          // medians, in seconds a call
+  std::vector<double> times(const std::vector<std::function<void()>>& calls);  // of any number of them
 
   double now_s() const { return clock_.now_s(); }
 
