@@ -18,7 +18,7 @@
 
 #include "trireme/observe/recorder.h"
 #include "trireme/optim/store.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 
 namespace trireme {
 

@@ -29,7 +29,7 @@
 #include "trireme/train/run_folder.h"
 #include "trireme/train/run_trace.h"
 #include "trireme/train/straggler_watch.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 #include "trireme/spec/links.h"
 
 namespace trireme {
@@ -200,7 +200,7 @@ class Run {
     check_same_everywhere(world_, resolved_, *data_.train);
     const auto stages = planned(config_, *data_.train, table_of(config_, *data_.train), world_.size());
     const auto checkpoint = find_folder();
-    Trainer trainer(config_, world_, data_);
+    StageTrainer trainer(config_, world_, data_);
     if (!checkpoint.empty()) {
       const auto info = open_checkpoint(checkpoint);
       load_checkpoint(info, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true,
@@ -242,7 +242,7 @@ class Run {
     return shared;
   }
 
-  void open_folder(Trainer& trainer, const std::vector<StagePlan>& stages) {
+  void open_folder(StageTrainer& trainer, const std::vector<StagePlan>& stages) {
     auto& recorder = world_.recorder();
     const int64_t begun_at = trainer.progression().step, known = options_.resume ? begun_at : -1;
     set_aside_checkpoints_after(folder_.path, begun_at);
@@ -263,7 +263,7 @@ class Run {
                    {{"step", begun_at}, {"ranks", world_.size()}, {"threads", at::get_num_threads()}});
   }
 
-  void do_steps(Trainer& trainer) {
+  void do_steps(StageTrainer& trainer) {
     std::vector<double> seconds;
     RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
     StragglerWatch stragglers(config_, trainer.mesh(), world_);

@@ -16,7 +16,7 @@
 #include "trireme/comm/postbox.h"
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
-#include "trireme/data/loader.h"
+#include "trireme/data/step_loader.h"
 #include "trireme/device/device_trace.h"
 #include "trireme/engine/executor.h"
 #include "trireme/nn/model.h"
@@ -38,10 +38,10 @@ struct Progression {
   int64_t skipped_in_a_row = 0;
 };
 
-class Trainer {
+class StageTrainer {
  public:
-  Trainer(const RunConfig& config, World& world, const Split& data);
-  ~Trainer();
+  StageTrainer(const RunConfig& config, World& world, const Split& data);
+  ~StageTrainer();
 
   // Does the next step; `stop` is this rank's wish to end, agreed on by all ranks in stop_agreed().
   StepReport step(bool stop);
@@ -137,7 +137,7 @@ class Trainer {
   std::function<void(size_t layer)> before_layer_;  // which may be on their way until it is passed
   Graph step_graph_, evaluation_graph_;
 
-  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<StepLoader> loader_;
   std::vector<Share> pieces_;     // of the training batch
   std::vector<Share> evaluated_;  // of the held-out samples
   LoadedStep loaded_;
