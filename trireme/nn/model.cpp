@@ -75,6 +75,7 @@ double draw(const Initial& initial, Key key, int64_t i) {
     case Initial::Kind::ones: return 1;
     case Initial::Kind::normal: return initial.scale * normal(key, place);
     case Initial::Kind::uniform: return initial.scale * (2 * uniform(key, place) - 1);
+    case Initial::Kind::given: break;
   }
   return 0;
 }
@@ -84,6 +85,7 @@ double draw(const Initial& initial, Key key, int64_t i) {
 void Model::initialize(uint64_t seed) {
   c10::NoGradGuard no_grad;
   for (const auto& parameter : parameters()) {
+    if (parameter->initial.kind == Initial::Kind::given) continue;
     const Key key = Key{seed}.with("init").with(parameter->name);
     auto values = at::empty(parameter->value.sizes(), at::kDouble);
     auto* data = values.data_ptr<double>();
@@ -108,6 +110,8 @@ at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets
 }
 
 std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab) {
+  if (config.kind == ModelKind::custom)
+    refuse("model.kind = custom is the model of a program that uses the library: train it with that program");
   auto model = config.kind == ModelKind::gpt ? build_gpt(config, vocab) : build_mlp(config);
   if (config.skip) model->skips.push_back({0, model->layers.size() - 1});
   return model;

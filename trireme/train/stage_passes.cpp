@@ -80,7 +80,7 @@ void StageTrainer::forward(size_t m) {
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch.positions));
   if (stage_->last()) {
-    flight.loss = cross_entropy_sum(flight.outputs[0], on_device(microbatch.targets));
+    flight.loss = stage_->model().loss(flight.outputs[0], on_device(microbatch.targets));
     flight.outputs.clear();
   }
   count();
@@ -166,7 +166,7 @@ void StageTrainer::evaluate_one(size_t m) {
   for (auto& message : flight.arrived) inputs.push_back(message.take());
   const auto outputs = stage_->forward(inputs, {});
   if (stage_->last()) {
-    loss_sum_ += cross_entropy_sum(outputs[0], on_device(batch.targets)) / evaluated_items_;
+    loss_sum_ += stage_->model().loss(outputs[0], on_device(batch.targets)) / evaluated_items_;
     return;
   }
   const int replica = mesh_.replica_of(world_.rank());

@@ -17,7 +17,7 @@
 
 namespace trireme {
 
-StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data)
+StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> model)
     : config_(config),
       world_(world),
       data_(data),
@@ -34,10 +34,11 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
               config.train.microbatch);
   }
 
-  auto model = build_model(config.model, data.train->vocab());
+  if (!model) model = build_model(config.model, data.train->vocab());
   const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
   model_parameters_ = table.parameters();
   model_layers_ = static_cast<int64_t>(table.layers.size());
+  for (const auto& layer : table.layers) widest_bytes_ = std::max(widest_bytes_, layer.output * table.element_bytes);
   const auto begins = stage_begins(table, config.parallel);
   stage_ = std::make_unique<Stage>(std::move(model), begins, stage_number());
   stage_->model().initialize(static_cast<uint64_t>(config.train.seed));
@@ -93,9 +94,7 @@ void StageTrainer::join_groups() {
   for (const auto& crossing : stage_->incoming()) add(peers.from, mesh_.rank_of(crossing.from, replica));
   for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
   peers.to = peers.from;  // gradients go back the way that activations came
-  const auto widest = static_cast<int64_t>(at::elementSize(value_type(config_.train.precision))) *
-                      (config_.model.kind == ModelKind::gpt ? config_.model.context : 1) * config_.model.width;
-  peers.message_bytes = widest * pieces_.front().count;
+  peers.message_bytes = widest_bytes_ * pieces_.front().count;
   peers.device = device_;
   peers.trace = &device_trace_;
   postbox_ =

@@ -40,7 +40,8 @@ struct Progression {
 
 class StageTrainer {
  public:
-  StageTrainer(const RunConfig& config, World& world, const Split& data);
+  // `whole` is the model, all of it; without one, what the configuration names.
+  StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole = nullptr);
   ~StageTrainer();
 
   // Does the next step; `stop` is this rank's wish to end, agreed on by all ranks in stop_agreed().
@@ -121,6 +122,7 @@ class StageTrainer {
   const Share share_;  // of the global batch: this rank's replica's
   at::Device device_;
   int64_t model_parameters_ = 0, model_layers_ = 0;  // of all stages
+  int64_t widest_bytes_ = 0;                         // that a layer hands to the next, of one sample
   std::unique_ptr<Stage> stage_;
   GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;
