@@ -11,7 +11,7 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 CONFIGURE := $(if $(TRIREME_PARTS),-DTRIREME_PARTS=$(TRIREME_PARTS))
 
-.PHONY: all demo test setup setup-test build build-all docs bench soak pipelines sanitize format clean
+.PHONY: all demo test setup setup-test build build-all docs bench soak pipelines models sanitize format clean
 
 all: build
 
@@ -52,6 +52,10 @@ soak: build-all
 # Every combination of schedule, stages, replicas, cuts, microbatches and model; a thousand steps with delays everywhere.
 pipelines: build-all
 	$(BUILD)/tests/test_train --gtest_also_run_disabled_tests --gtest_filter='PipelineByHand.*'
+
+# Ten steps of every image model on one, two and three ranks, and cut into three stages.
+models: build-all
+	$(BUILD)/tests/test_train --gtest_also_run_disabled_tests --gtest_filter='*ImageLawByHand*'
 
 sanitize: setup-test
 	@for preset in asan tsan; do \

@@ -105,10 +105,63 @@ class Mlp(nn.Module):
         return F.cross_entropy(self.layers[-1](x), targets)
 
 
+class ResidualBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample = None
+        if stride > 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = self.bn2(self.conv2(y))
+        y += shortcut
+        return F.relu(y, inplace=True)
+
+
+class ResNet18(nn.Module):
+    """torchvision's names, with the first layer that is usual for images of 32 x 32."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        for group in range(4):
+            width = 64 << group
+            first = ResidualBlock(64 if group == 0 else width // 2, width, 1 if group == 0 else 2)
+            self.add_module(f"layer{group + 1}", nn.Sequential(first, ResidualBlock(width, width, 1)))
+        self.fc = nn.Linear(512, tensors["fc.weight"].size(0))
+        weights = {name: tensors[name] for name, _ in self.named_parameters()}
+        self.load_state_dict(weights, strict=False)
+
+    def forward(self, x, targets):
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return F.cross_entropy(self.fc(x.mean((2, 3))), targets)
+
+
+def build(args, tensors):
+    if args.model == "gpt":
+        return Gpt(tensors, args.heads)
+    if args.model == "mlp":
+        return Mlp(tensors)
+    model = ResNet18(tensors)
+    if args.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+        for name in [name for name in tensors if name.startswith("inputs.")]:
+            tensors[name] = tensors[name].to(memory_format=torch.channels_last)
+    return model
+
+
 def train(rank, args, result):
     torch.set_num_threads(args.threads)
     tensors = read_safetensors(args.inputs)
-    model = Gpt(tensors, args.heads) if args.model == "gpt" else Mlp(tensors)
+    model = build(args, tensors)
     if args.ranks > 1:
         dist.init_process_group("gloo", init_method=f"tcp://{args.master}:{args.port}", rank=rank, world_size=args.ranks)
         trained = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
@@ -146,8 +199,9 @@ def train(rank, args, result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", required=True)
-    parser.add_argument("--model", choices=["gpt", "mlp"], required=True)
+    parser.add_argument("--model", choices=["gpt", "mlp", "resnet18"], required=True)
     parser.add_argument("--heads", type=int, default=1)
+    parser.add_argument("--channels-last", action="store_true", help="images and weights of convolutions (resnet18)")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True)

@@ -44,6 +44,12 @@ else()
   message(STATUS "Trireme: without TensorBoard files and traces (install libprotozero-dev)")
 endif()
 
+# Image sets are often gzipped; without zlib they must be unpacked by hand.
+find_package(ZLIB QUIET)
+if(NOT ZLIB_FOUND)
+  message(STATUS "Trireme: without gzipped image sets (install zlib1g-dev)")
+endif()
+
 find_package(GTest QUIET)
 if(GTest_FOUND AND TARGET GTest::gmock)
   set(TRIREME_HAVE_GTEST ON)

@@ -97,8 +97,8 @@ TEST(OpenDataset, OpensEveryKind) {
 
 TEST(OpenDataset, RefusesBadOptions) {
   EXPECT_EQ(refusal_of([] { open_dataset({.kind = "txt"}); }),
-            "unknown kind of data 'txt' (did you mean 'text'?); the kinds are tokens, text, synthetic_tokens, "
-            "synthetic_vectors");
+            "unknown kind of data 'txt' (did you mean 'text'?); the kinds are tokens, text, images, "
+            "synthetic_tokens, synthetic_vectors, synthetic_images");
   EXPECT_THAT(refusal_of([] { open_dataset({.kind = "imagenet"}); }), HasSubstr("'imagenet'; the kinds are"));
   EXPECT_EQ(refusal_of([] { open_dataset({.kind = "text", .context = 8}); }),
             "data of kind text is read from a file: its path is missing");

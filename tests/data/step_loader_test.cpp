@@ -54,7 +54,7 @@ TEST(StepLoader, GivesWhatDirectReadingGives) {
     for (const int64_t microbatch : {0, 3, 5}) {
       const Share share = share_of(24, ranks - 1, ranks);
       const auto pieces = microbatches(share, microbatch);
-      StepLoader loader(dataset, order, share, microbatch, 7);
+      StepLoader loader(dataset, order, microbatches(share, microbatch), 7);
       for (int64_t step = 7; step < 20; ++step) {
         const LoadedStep loaded = loader.next();
         ASSERT_EQ(loaded.step, step);
@@ -75,14 +75,14 @@ TEST(StepLoader, GivesWhatDirectReadingGives) {
 
 TEST(StepLoader, GivesNothingForAnEmptyShare) {
   const SyntheticTokens dataset(100, 8, 32, 1);
-  StepLoader loader(dataset, SampleOrder(100, 2, 1), share_of(2, 0, 3), 0, 0);
+  StepLoader loader(dataset, SampleOrder(100, 2, 1), microbatches(share_of(2, 0, 3), 0), 0);
   EXPECT_TRUE(loader.next().microbatches.empty());
   EXPECT_EQ(loader.next().step, 1);
 }
 
 TEST(StepLoader, ReadsOneStepAheadAndNoFurther) {
   const Watched dataset;
-  StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 2, 0);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({0, 4}, 2), 0);
   const auto expect_reads = [&](int reads) {
     for (int i = 0; i < 1000 && dataset.reads < reads; ++i) std::this_thread::sleep_for(1ms);
     std::this_thread::sleep_for(20ms);  // long enough for one read too many to show
@@ -99,7 +99,7 @@ TEST(StepLoader, RethrowsWhatGoesWrongAndWhere) {
   Watched dataset;
   dataset.failure = Watched::Failure::ours;
   dataset.reads_before_failure = 2;
-  StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 0, 5);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({0, 4}, 0), 5);
   EXPECT_EQ(loader.next().step, 5);
   EXPECT_EQ(loader.next().step, 6);
   const std::string message = refusal_of([&] { loader.next(); });
@@ -111,31 +111,31 @@ TEST(StepLoader, RethrowsWhatGoesWrongAndWhere) {
 TEST(StepLoader, RethrowsForeignExceptions) {
   Watched dataset;
   dataset.failure = Watched::Failure::foreign;
-  StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 0, 0);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({0, 4}, 0), 0);
   EXPECT_THROW(loader.next(), std::runtime_error);
 }
 
 TEST(StepLoader, ReportsAShareOutsideTheBatch) {
   const SyntheticTokens dataset(100, 8, 32, 1);
-  StepLoader loader(dataset, SampleOrder(100, 4, 1), {2, 4}, 0, 0);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({2, 4}, 0), 0);
   EXPECT_THROW(loader.next(), Error);
 }
 
 TEST(StepLoader, FailsOnAnOrderOfAnotherDataset) {
   const SyntheticTokens dataset(100, 8, 32, 1);
-  EXPECT_THROW(StepLoader(dataset, SampleOrder(99, 4, 1), {0, 4}, 0, 0), Error);
+  EXPECT_THROW(StepLoader(dataset, SampleOrder(99, 4, 1), microbatches({0, 4}, 0), 0), Error);
 }
 
 TEST(StepLoader, EndsAtAnyMoment) {
   for (int round = 0; round < 50; ++round) {  // before, in the middle of and after a read
     Watched dataset;
     dataset.delay = std::chrono::milliseconds(round % 3);
-    StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 2, 0);
+    StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({0, 4}, 2), 0);
     for (int step = 0; step < round % 4; ++step) loader.next();
   }
   Watched failing;
   failing.failure = Watched::Failure::ours;
-  StepLoader never_asked(failing, SampleOrder(100, 4, 1), {0, 4}, 0, 0);
+  StepLoader never_asked(failing, SampleOrder(100, 4, 1), microbatches({0, 4}, 0), 0);
 }
 
 TEST(StepLoader, ServesManyRanksOfOneProcess) {
@@ -143,7 +143,7 @@ TEST(StepLoader, ServesManyRanksOfOneProcess) {
   const SampleOrder order(100, 16, 1);
   std::vector<std::unique_ptr<StepLoader>> loaders;
   for (int rank = 0; rank < 4; ++rank) {
-    loaders.push_back(std::make_unique<StepLoader>(dataset, order, share_of(16, rank, 4), 0, 0));
+    loaders.push_back(std::make_unique<StepLoader>(dataset, order, microbatches(share_of(16, rank, 4), 0), 0));
   }
   for (int64_t step = 0; step < 50; ++step) {
     std::vector<at::Tensor> inputs;

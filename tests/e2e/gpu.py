@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The same GPT on a CUDA device and on the CPU: losses of ten steps within the rounding of the precision, with one rank,
-with two replicas, and cut into four stages that share the card.
+with two replicas, and cut into four stages that share the card. Then a ResNet, whose BatchNorms exchange statistics: in
+fp64, because in others its steps drift apart by rounding alone, and the first step in those.
 
 Skips itself (exit 77) where there is no CUDA device.
 """
@@ -18,6 +19,11 @@ CONFIG = [
     "data.kind=synthetic", f"train.steps={STEPS}", "train.batch=16", "train.microbatch=2", "optimizer.lr=1e-3",
     "optimizer.warmup=5",
 ]  # fmt: skip
+IMAGES = [
+    "model.kind=resnet18", "model.image=16", "model.classes=4", "data.kind=synthetic", f"train.steps={STEPS}",
+    "train.batch=6", "optimizer.kind=sgd", "optimizer.lr=0.01", "optimizer.warmup=0", "optimizer.schedule=constant",
+]  # fmt: skip
+IMAGE_SPLITS = [(1, []), (2, []), (3, ["parallel.pipe=3"]), (4, ["parallel.pipe=2", "parallel.data=2"])]
 SPLITS = [
     (1, []),
     (2, []),
@@ -28,8 +34,8 @@ SPLITS = [
 ]
 
 
-def losses(program, folder, ranks, overrides):
-    command = [program, "train", *CONFIG, *overrides, f"run_dir={folder}", "--json"]
+def losses(program, folder, ranks, overrides, config=CONFIG):
+    command = [program, "train", *config, *overrides, f"run_dir={folder}", "--json"]
     if ranks > 1:
         command += ["--ranks", str(ranks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -60,6 +66,15 @@ def main():
                 good = len(found) == STEPS and worst <= tolerance
                 failed += not good
                 print(f"{precision}, {ranks} rank(s) on the card {' '.join(split)}: worst difference {worst:.2e} (limit {tolerance:.0e}) {'ok' if good else 'FAILED'}")
+        for precision, tolerance, steps in [("fp64", 1e-9, STEPS), ("fp32", 1e-4, 1), ("bf16", 3e-2, 1)]:
+            given = [f"train.precision={precision}"]
+            reference = losses(args.program, f"{folder}/images-cpu-{precision}", 1, given, IMAGES)[:steps]
+            for case, (ranks, split) in enumerate(IMAGE_SPLITS):
+                overrides = [*given, "train.device=cuda", *split]
+                found = losses(args.program, f"{folder}/images-{precision}-{case}", ranks, overrides, IMAGES)[:steps]
+                worst = max(abs(a - b) / abs(b) for a, b in zip(found, reference))
+                failed += not worst <= tolerance
+                print(f"resnet18, {precision}, {ranks} rank(s) on the card {' '.join(split)}: worst difference {worst:.2e} (limit {tolerance:.0e}) {'ok' if worst <= tolerance else 'FAILED'}")
     return 1 if failed else 0
 
 

@@ -65,12 +65,16 @@ model:
   inputs: 1024
   classes: 10
   skip: false
+  image: 32
+  channels: 3
+  batch_norm: sync
 data:
   kind: text
   path: data/text.txt
   dtype: auto
   validation: 0.05
   samples: 65536
+  augment: none
 train:
   steps: 500
   batch: 32
@@ -195,7 +199,7 @@ TEST_F(ConfigTest, EveryKeyMovesItsOwnFieldOnly) {
     Settings settings = describe(config);
     const auto before = settings.text(key);
     for (const char* value : {"7", "0.25", "true", "false", "mlp", "tokens", "uint32", "bf16", "cuda", "sgd", "linear",
-                              "mpi", "root", "forward", "gpipe"}) {
+                              "mpi", "root", "forward", "gpipe", "64", "local", "standard"}) {
       try {
         settings.override_with(key + "=" + value);
       } catch (const Error&) {
@@ -209,6 +213,28 @@ TEST_F(ConfigTest, EveryKeyMovesItsOwnFieldOnly) {
       EXPECT_EQ(settings.text(other), describe(defaults).text(other)) << key << " moved " << other;
     }
   }
+}
+
+// What a synchronised BatchNorm exchanges is part of a pass: replicas must take their passes in one order.
+TEST_F(ConfigTest, SynchronisedBatchNormNeedsOneOrder) {
+  const std::vector<std::string> ahead{"data.kind=synthetic", "sync.order=forward", "optimizer.clip=0",
+                                       "train.nonfinite_limit=0"};
+  const auto with = [](std::vector<std::string> words, std::initializer_list<const char*> more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  EXPECT_EQ(refusal(with(ahead, {"model.kind=resnet18"})),
+            "command line: model.batch_norm = sync (default) must be local with sync.order = forward");
+  EXPECT_EQ(refusal(with(ahead, {"model.kind=resnet18", "model.batch_norm=local"})), "(accepted)");
+  EXPECT_EQ(refusal(with(ahead, {"model.kind=vgg11"})), "(accepted)");  // has none
+  const std::vector<std::string> arrival{"data.kind=synthetic", "model.kind=googlenet", "parallel.schedule=arrival",
+                                         "parallel.pipe=2"};
+  EXPECT_EQ(refusal(arrival),
+            "command line: model.batch_norm = sync (default) must be local, or parallel.data 1, with "
+            "parallel.schedule = arrival");
+  EXPECT_EQ(refusal(with(arrival, {"parallel.deterministic=true"})), refusal(arrival));
+  EXPECT_EQ(refusal(with(arrival, {"parallel.data=1"})), "(accepted)");
+  EXPECT_EQ(refusal(with(arrival, {"model.batch_norm=local"})), "(accepted)");
 }
 
 TEST_F(ConfigTest, TheResolvedCopyIsTheSameConfiguration) {
@@ -233,6 +259,8 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
       {"model.dropout=1", "at least 0 and below 1"},
       {"model.inputs=0", "at least 1"},
       {"model.classes=0", "at least 1"},
+      {"model.image=7", "at least 8 and at most 4096"},
+      {"model.channels=0", "at least 1"},
       {"data.validation=-0.01", "at least 0 and at most 0.5"},
       {"data.validation=0.51", "at least 0 and at most 0.5"},
       {"data.samples=0", "at least 1"},
@@ -282,6 +310,15 @@ TEST_F(ConfigTest, AnMlpNeedsSyntheticData) {
   EXPECT_EQ(refusal({"model.kind=mlp"}),
             "command line: data.kind = text (default) must be synthetic with model.kind = mlp");
   EXPECT_EQ(refusal({"data.kind=synthetic"}), "(accepted)");
+  EXPECT_EQ(refusal({"data.kind=images"}),
+            "command line: data.kind = images must be text, tokens or synthetic with model.kind = gpt (default)");
+  EXPECT_EQ(refusal({"model.kind=vgg11"}),
+            "command line: data.kind = text (default) must be images or synthetic with model.kind = vgg11");
+  EXPECT_EQ(refusal({"model.kind=resnet18", "data.kind=images", "data.augment=standard"}), "(accepted)");
+  EXPECT_EQ(refusal({"model.kind=resnet18", "data.kind=synthetic", "data.augment=standard"}),
+            "command line: data.augment = standard must be none with data.kind = synthetic");
+  EXPECT_EQ(refusal({"model.kind=resnet18", "data.kind=synthetic", "model.skip=true"}),
+            "command line: model.skip = true must be false with model.kind = resnet18");
 }
 
 TEST_F(ConfigTest, DataFromAFileNeedsItsName) {

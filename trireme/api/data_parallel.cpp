@@ -42,6 +42,7 @@ ReplicatedModule::ReplicatedModule(std::shared_ptr<torch::nn::Module> module, Wo
     : module_(std::move(module)),
       world_(world),
       parameters_(adopt_parameters(*module_, "")),
+      buffers_(adopt_buffers(*module_, "")),
       executor_(world.recorder(), clock_, &world.communicator()),
       totals_(at::zeros({1}, at::kDouble)),
       schedule_(make_schedule(ScheduleKind::gpipe, {}, 0, false)) {

@@ -47,6 +47,7 @@ class ReplicatedModule {
 
   World& world() { return world_; }
   const ParameterList& parameters() const { return parameters_; }
+  const BufferList& buffers() const { return buffers_; }  // each rank has its own; the first one's are saved
   ParameterStore& store() { return *store_; }
   int64_t steps() const { return steps_; }  // backward() calls so far, those before a load() included
   void set_steps(int64_t steps) { steps_ = steps; }
@@ -59,6 +60,7 @@ class ReplicatedModule {
   std::shared_ptr<torch::nn::Module> module_;
   World& world_;
   ParameterList parameters_;
+  BufferList buffers_;
   std::unique_ptr<ParameterStore> store_;
   RealClock clock_;
   Executor executor_;

@@ -15,8 +15,8 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, World& world, const Loade
   const auto share = share_of(options.batch, world.rank(), world.size());
   weight_ = static_cast<double>(share.count) / static_cast<double>(options.batch);
   steps_ = options.steps > 0 ? options.steps : std::max<int64_t>(1, dataset_->size() / options.batch);
-  loader_ = std::make_unique<StepLoader>(*dataset_, SampleOrder(dataset_->size(), options.batch, options.seed), share,
-                                         /*microbatch=*/0, options.first_step);
+  loader_ = std::make_unique<StepLoader>(*dataset_, SampleOrder(dataset_->size(), options.batch, options.seed),
+                                         microbatches(share, 0), options.first_step);
 }
 
 LoadedBatch Loader::next() {

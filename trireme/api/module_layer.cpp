@@ -69,9 +69,17 @@ ParameterList adopt_parameters(const torch::nn::Module& module, const std::strin
   return adopted;
 }
 
+BufferList adopt_buffers(const torch::nn::Module& module, const std::string& prefix) {
+  BufferList adopted;
+  for (const auto& item : module.named_buffers())
+    adopted.push_back(std::make_shared<Buffer>(Buffer{prefix + item.key(), item.value()}));
+  return adopted;
+}
+
 ModuleLayer::ModuleLayer(std::string name, torch::nn::AnyModule module)
     : Layer(std::move(name)), module_(std::move(module)) {
   parameters_ = adopt_parameters(*module_.ptr(), name_ + ".");
+  buffers_ = adopt_buffers(*module_.ptr(), name_ + ".");
   spec_.name = name_;
   for (const auto& parameter : parameters_) spec_.parameters += parameter->value.numel();
 }

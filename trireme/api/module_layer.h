@@ -19,6 +19,9 @@ namespace trireme {
 // A backward pass may leave some of them out. They stay adopted as long as the list lives.
 ParameterList adopt_parameters(const torch::nn::Module& module, const std::string& prefix);
 
+// What the module remembers besides, such as the running statistics of a BatchNorm.
+BufferList adopt_buffers(const torch::nn::Module& module, const std::string& prefix);
+
 class ModuleLayer final : public Layer {
  public:
   // The module must map one tensor to one tensor.

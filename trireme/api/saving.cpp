@@ -17,7 +17,7 @@ void save(const std::filesystem::path& folder, ReplicatedModule& model, const Mo
     Progression progression;
     progression.step = model.steps();
     progression.updates = optimizer.updates();
-    writer.save(model.parameters(), model.store(), progression);
+    writer.save(model.parameters(), model.store(), progression, model.buffers());
     writer.finish(1e9);
     saved.fill_(writer.last() ? 1 : 0);
   }
@@ -28,7 +28,8 @@ void save(const std::filesystem::path& folder, ReplicatedModule& model, const Mo
 
 int64_t load(const std::filesystem::path& folder, ReplicatedModule& model, ModuleOptimizer& optimizer) {
   const auto info = newest_checkpoint(folder);
-  load_checkpoint(info, model.parameters(), model.store(), /*with_optimizer=*/true);
+  load_checkpoint(info, model.parameters(), model.store(), /*with_optimizer=*/true, /*whole_model=*/true,
+                  model.buffers());
   model.set_steps(info.progression.step);
   optimizer.set_updates(info.progression.updates);
   auto& communicator = model.world().communicator();

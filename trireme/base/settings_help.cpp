@@ -60,7 +60,7 @@ std::string Settings::help() const {
       auto lines = wrapped(setting->sentence(), text_width);
       const auto facts = facts_of(*setting);
       if (lines.back().size() + 1 + facts.size() > text_width) {
-        lines.push_back(facts);
+        for (auto& line : wrapped(facts, text_width)) lines.push_back(std::move(line));
       } else {
         lines.back() += ' ' + facts;
       }

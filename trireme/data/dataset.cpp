@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/data/image_set.h"
 #include "trireme/data/synthetic.h"
 #include "trireme/data/text_file.h"
 #include "trireme/data/token_file.h"
@@ -19,6 +20,8 @@ void Dataset::check_in_range(std::span<const int64_t> samples) const {
     if (sample < 0 || sample >= size()) fail("sample {} was asked of a dataset of {} samples", sample, size());
   }
 }
+
+void Dataset::augment(Batch&, std::span<const int64_t>) const {}
 
 Slice::Slice(std::shared_ptr<const Dataset> whole, int64_t first, int64_t count)
     : whole_(std::move(whole)), first_(first), count_(count) {
@@ -72,7 +75,12 @@ std::shared_ptr<const Dataset> open_whole(const DataOptions& options) {
   if (options.kind == "synthetic_vectors") {
     return std::make_shared<SyntheticVectors>(options.samples, options.features, options.classes, options.seed);
   }
-  const std::vector<std::string> kinds = {"tokens", "text", "synthetic_tokens", "synthetic_vectors"};
+  if (options.kind == "synthetic_images") {
+    return std::make_shared<SyntheticImages>(options.samples, options.channels, options.image, options.classes,
+                                             options.seed);
+  }
+  const std::vector<std::string> kinds = {"tokens",          "text", "images", "synthetic_tokens", "synthetic_vectors",
+                                          "synthetic_images"};
   const std::string meant = nearest(options.kind, kinds);
   refuse("unknown kind of data '{}'{}; the kinds are {}", options.kind,
          meant.empty() ? "" : fmt::format(" (did you mean '{}'?)", meant), fmt::join(kinds, ", "));
@@ -80,6 +88,9 @@ std::shared_ptr<const Dataset> open_whole(const DataOptions& options) {
 
 }  // namespace
 
-Split open_dataset(const DataOptions& options) { return split(open_whole(options), options.validation); }
+Split open_dataset(const DataOptions& options) {
+  if (options.kind == "images") return open_images(options);
+  return split(open_whole(options), options.validation);
+}
 
 }  // namespace trireme

@@ -13,8 +13,8 @@
 namespace trireme {
 
 struct Batch {
-  at::Tensor inputs;   // int64 [b, context] for tokens, float32 [b, features] for vectors
-  at::Tensor targets;  // int64 [b, context] for tokens, int64 [b] for vectors
+  at::Tensor inputs;   // int64 [b, context] for tokens, float32 [b, features] for vectors, [b, C, H, W] for images
+  at::Tensor targets;  // int64 [b, context] for tokens, int64 [b] for vectors and images
 };
 
 class Dataset {
@@ -25,6 +25,10 @@ class Dataset {
 
   // The named samples as tensors on the CPU, one row each, in the order given. Safe to call from many threads.
   virtual Batch get(std::span<const int64_t> samples) const = 0;
+
+  // Changes a batch as training wants it (and evaluation does not); `positions` say who the samples are in the whole
+  // run, so what happens to them does not depend on how the batch is split.
+  virtual void augment(Batch& batch, std::span<const int64_t> positions) const;
 
   virtual int64_t vocab() const = 0;             // targets lie in [0, vocab): tokens of a vocabulary, or classes
   virtual int64_t items_per_sample() const = 0;  // what throughput counts: tokens of a sample, or 1
@@ -42,6 +46,7 @@ class Slice final : public Dataset {
 
   int64_t size() const override { return count_; }
   Batch get(std::span<const int64_t> samples) const override;
+  void augment(Batch& batch, std::span<const int64_t> positions) const override { whole_->augment(batch, positions); }
   int64_t vocab() const override { return whole_->vocab(); }
   int64_t items_per_sample() const override { return whole_->items_per_sample(); }
   std::string items() const override { return whole_->items(); }
@@ -63,16 +68,20 @@ Split split(std::shared_ptr<const Dataset> whole, double fraction);
 
 // Everything that decides what the samples are. A field that its kind does not use is ignored.
 struct DataOptions {
-  std::string kind = "tokens";  // tokens, text (files); synthetic_tokens, synthetic_vectors (made from the seed)
-  std::filesystem::path path;   // tokens, text
-  std::string dtype = "auto";   // tokens: uint16 or uint32; auto takes the header's, and uint16 without a header
-  int64_t context = 0;          // every kind of token: tokens a sample
-  int64_t vocab = 0;            // every kind of token: the model's vocabulary; 0 in a file's case: whatever it holds
-  int64_t features = 0;         // synthetic_vectors
-  int64_t classes = 0;          // synthetic_vectors
-  int64_t samples = 0;          // synthetic kinds
-  uint64_t seed = 1;            // synthetic kinds
-  double validation = 0;        // the fraction of the samples that is held out
+  // tokens, text (files), images (a folder); synthetic_tokens, synthetic_vectors, synthetic_images (made from the seed)
+  std::string kind = "tokens";
+  std::filesystem::path path;  // tokens, text, images
+  std::string dtype = "auto";  // tokens: uint16 or uint32; auto takes the header's, and uint16 without a header
+  int64_t context = 0;         // every kind of token: tokens a sample
+  int64_t vocab = 0;           // every kind of token: the model's vocabulary; 0 in a file's case: whatever it holds
+  int64_t features = 0;        // synthetic_vectors
+  int64_t classes = 0;         // synthetic_vectors, both kinds of image
+  int64_t image = 0;           // both kinds of image: pixels a side
+  int64_t channels = 0;        // both kinds of image
+  bool augments = false;       // images: in training, a random crop of the padded image, and a flip
+  int64_t samples = 0;         // synthetic kinds
+  uint64_t seed = 1;           // synthetic kinds, and augmentation
+  double validation = 0;       // the fraction of the samples that is held out; images: their test set is, unless 0
 };
 
 Split open_dataset(const DataOptions& options);

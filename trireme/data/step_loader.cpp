@@ -9,8 +9,8 @@
 
 namespace trireme {
 
-StepLoader::StepLoader(const Dataset& dataset, SampleOrder order, Share share, int64_t microbatch, int64_t first_step)
-    : dataset_(dataset), order_(order), pieces_(trireme::microbatches(share, microbatch)) {
+StepLoader::StepLoader(const Dataset& dataset, SampleOrder order, std::vector<Share> pieces, int64_t first_step)
+    : dataset_(dataset), order_(order), pieces_(std::move(pieces)) {
   if (order.samples() != dataset.size()) {
     fail("an order of {} samples does not fit a dataset of {}", order.samples(), dataset.size());
   }
@@ -38,6 +38,7 @@ LoadedStep StepLoader::load(int64_t step) const {
     at::Tensor positions = at::empty({piece.count}, at::kLong);
     int64_t* position = positions.mutable_data_ptr<int64_t>();
     std::iota(position, position + piece.count, order_.position(step) + piece.first);
+    dataset_.augment(batch, {position, samples.size()});
     loaded.microbatches.push_back({std::move(batch.inputs), std::move(batch.targets), std::move(positions)});
   }
   return loaded;

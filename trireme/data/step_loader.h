@@ -26,13 +26,13 @@ struct Microbatch {
 
 struct LoadedStep {
   int64_t step = 0;
-  std::vector<Microbatch> microbatches;  // none when the rank's share is empty
+  std::vector<Microbatch> microbatches;  // as many as pieces, of no samples where a piece is empty
 };
 
 class StepLoader {
  public:
-  // `dataset` must outlive the loader. `microbatch` 0 means the whole share at once.
-  StepLoader(const Dataset& dataset, SampleOrder order, Share share, int64_t microbatch, int64_t first_step);
+  // `dataset` must outlive the loader. `pieces` are the microbatches of this rank's share.
+  StepLoader(const Dataset& dataset, SampleOrder order, std::vector<Share> pieces, int64_t first_step);
 
   // The steps from `first_step` on, one a call. What goes wrong on the thread is thrown here, and again at every
   // further call: there is no step after a failed one.

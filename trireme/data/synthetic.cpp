@@ -102,4 +102,48 @@ std::string SyntheticVectors::describe() const {
                      classes_, samples_);
 }
 
+SyntheticImages::SyntheticImages(int64_t samples, int64_t channels, int64_t size, int64_t classes, uint64_t seed)
+    : samples_(samples),
+      channels_(channels),
+      size_(size),
+      classes_(classes),
+      noise_(Key{seed}.with("synthetic images")) {
+  require("a number of samples", samples, 1);
+  require("a number of channels", channels, 1);
+  require("a size", size, 1);
+  require("a number of classes", classes, 1);
+  const Key key = Key{seed}.with("synthetic patterns");
+  patterns_.resize(static_cast<size_t>(classes * channels * cells * cells));
+  for (size_t i = 0; i < patterns_.size(); ++i) patterns_[i] = static_cast<float>(normal(key, i));
+}
+
+Batch SyntheticImages::get(std::span<const int64_t> samples) const {
+  check_in_range(samples);
+  const auto rows = static_cast<int64_t>(samples.size());
+  Batch batch{at::empty({rows, channels_, size_, size_}, at::kFloat), at::empty({rows}, at::kLong)};
+  float* inputs = batch.inputs.mutable_data_ptr<float>();
+  int64_t* targets = batch.targets.mutable_data_ptr<int64_t>();
+  constexpr float unit = 3.4641016f * 0x1p-32f;  // √12: uniform noise of variance 1
+  for (const int64_t sample : samples) {
+    const Key key = noise_.with(static_cast<uint64_t>(sample));
+    const int64_t label = below(classes_, bits64(key, 0));
+    *targets++ = label;
+    const float* pattern = patterns_.data() + label * channels_ * cells * cells;
+    for (int64_t line = 0; line < channels_ * size_; ++line, inputs += size_) {
+      const int64_t channel = line / size_, y = line % size_;
+      const float* cell = pattern + (channel * cells + y * cells / size_) * cells;
+      const auto first = static_cast<uint32_t>(line * size_);
+      for (int64_t x = 0; x < size_; ++x)
+        inputs[x] = (static_cast<float>(bits32(key, first + static_cast<uint32_t>(x))) - 0x1p31f) * unit;
+      for (int64_t x = 0; x < size_; ++x) inputs[x] += cell[x * cells / size_];
+    }
+  }
+  return batch;
+}
+
+std::string SyntheticImages::describe() const {
+  return fmt::format("synthetic images: {} x {} pixels, {} channel(s), {} classes, {} samples", size_, size_, channels_,
+                     classes_, samples_);
+}
+
 }  // namespace trireme

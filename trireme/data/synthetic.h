@@ -1,5 +1,5 @@
 // Data made from a seed, for tests, benchmarks and first runs: every sample is a pure function of (seed, sample), and
-// both kinds hold a pattern, so a model that learns shows a falling loss.
+// all kinds hold a pattern, so a model that learns shows a falling loss.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +55,30 @@ class SyntheticVectors final : public Dataset {
   int64_t classes_;
   Key vectors_;
   std::vector<double> teacher_;  // [features, classes]
+};
+
+// Noise, and under it the pattern of the sample's class: 8 x 8 cells of random brightness in each channel. Cheap to
+// make, so that it does not hold up a benchmark.
+class SyntheticImages final : public Dataset {
+ public:
+  SyntheticImages(int64_t samples, int64_t channels, int64_t size, int64_t classes, uint64_t seed);
+
+  int64_t size() const override { return samples_; }
+  Batch get(std::span<const int64_t> samples) const override;
+  int64_t vocab() const override { return classes_; }
+  int64_t items_per_sample() const override { return 1; }
+  std::string items() const override { return "samples"; }
+  std::string describe() const override;
+
+ private:
+  static constexpr int64_t cells = 8;
+
+  int64_t samples_;
+  int64_t channels_;
+  int64_t size_;
+  int64_t classes_;
+  Key noise_;
+  std::vector<float> patterns_;  // [classes, channels, cells, cells]
 };
 
 }  // namespace trireme

@@ -22,6 +22,10 @@ struct KeyValueCache {
   int64_t length = 0;
 };
 
+// Brings together what each replica gives: row r of the result is replica r's, the same on all. Every replica calls it,
+// and for the same things in the same order.
+using GatherReplicas = std::function<at::Tensor(const at::Tensor& given)>;
+
 // What a forward pass knows besides its input.
 struct Pass {
   bool training = false;
@@ -30,6 +34,7 @@ struct Pass {
   KeyValueCache* cache = nullptr;  // set while generating
   // Called before each layer of the model that is passed: its parameters may still be on their way.
   const std::function<void(size_t layer)>* before_layer = nullptr;
+  const GatherReplicas* replicas = nullptr;  // set where other replicas have samples of the same microbatch
 };
 
 class Layer {
@@ -43,15 +48,19 @@ class Layer {
   const std::string& name() const { return name_; }
   // In the order of their first use; the gradients become ready in the reverse order.
   const ParameterList& parameters() const { return parameters_; }
+  const BufferList& buffers() const { return buffers_; }
 
  protected:
-  // Makes a parameter of this layer: a matrix, which decays, or a vector, which does not.
+  // Makes a parameter of this layer: a matrix, which decays, or a vector, which does not. The weights of a convolution
+  // [O, I, H, W] lie in memory as [O, H, W, I], as its kernels want them.
   ParameterPtr add(const std::string& name, std::vector<int64_t> shape, Initial initial);
+  BufferPtr remember(const std::string& name, at::Tensor value);
   // Uses another layer's parameter too.
   ParameterPtr share(ParameterPtr parameter);
 
   std::string name_;
   ParameterList parameters_;
+  BufferList buffers_;
 };
 
 }  // namespace trireme

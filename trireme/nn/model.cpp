@@ -14,11 +14,16 @@ namespace trireme {
 ParameterPtr Layer::add(const std::string& name, std::vector<int64_t> shape, Initial initial) {
   auto parameter = std::make_shared<Parameter>();
   parameter->name = name;
-  parameter->value = at::empty(shape, at::kDouble).set_requires_grad(true);
+  const auto format = shape.size() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  parameter->value = at::empty(shape, at::kDouble, format).set_requires_grad(true);
   parameter->initial = initial;
   parameter->decays = shape.size() > 1;
   parameters_.push_back(parameter);
   return parameter;
+}
+
+BufferPtr Layer::remember(const std::string& name, at::Tensor value) {
+  return buffers_.emplace_back(std::make_shared<Buffer>(Buffer{name, std::move(value)}));
 }
 
 ParameterPtr Layer::share(ParameterPtr parameter) {
@@ -56,6 +61,12 @@ ParameterList Model::parameters() const {
       if (seen.insert(parameter.get()).second) all.push_back(parameter);
     }
   }
+  return all;
+}
+
+BufferList Model::buffers() const {
+  BufferList all;
+  for (const auto& layer : layers) all.insert(all.end(), layer->buffers().begin(), layer->buffers().end());
   return all;
 }
 
@@ -99,7 +110,17 @@ void Model::initialize(uint64_t seed) {
 void Model::to(at::ScalarType dtype, at::Device device) {
   c10::NoGradGuard no_grad;
   for (const auto& parameter : parameters()) {
-    parameter->value = parameter->value.detach().to(device, dtype).set_requires_grad(true);
+    const auto type = parameter->wide && dtype != at::kDouble ? at::kFloat : dtype;
+    parameter->value = parameter->value.detach().to(device, type).set_requires_grad(true);
+  }
+  buffers_to(dtype, device);
+}
+
+void Model::buffers_to(at::ScalarType dtype, at::Device device) {
+  for (const auto& buffer : buffers()) {
+    const bool counts = !buffer->value.is_floating_point();
+    const auto type = counts ? buffer->value.scalar_type() : dtype == at::kDouble ? dtype : at::kFloat;
+    buffer->value = buffer->value.to(device, type);
   }
 }
 
@@ -109,10 +130,29 @@ at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets
   return at::cross_entropy_loss(rows, targets.reshape({-1}), {}, at::Reduction::Sum);
 }
 
+namespace {
+
+std::unique_ptr<Model> build_layers(const ModelConfig& config, int64_t vocab) {
+  switch (config.kind) {
+    case ModelKind::gpt: return build_gpt(config, vocab);
+    case ModelKind::mlp: return build_mlp(config);
+    case ModelKind::resnet18:
+    case ModelKind::resnet34:
+    case ModelKind::resnet50: return build_resnet(config);
+    case ModelKind::vgg11:
+    case ModelKind::vgg16: return build_vgg(config);
+    case ModelKind::alexnet: return build_alexnet(config);
+    case ModelKind::googlenet: return build_googlenet(config);
+    case ModelKind::custom:
+      refuse("model.kind = custom is the model of a program that uses the library: train it with that program");
+  }
+  fail("no such model");
+}
+
+}  // namespace
+
 std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab) {
-  if (config.kind == ModelKind::custom)
-    refuse("model.kind = custom is the model of a program that uses the library: train it with that program");
-  auto model = config.kind == ModelKind::gpt ? build_gpt(config, vocab) : build_mlp(config);
+  auto model = build_layers(config, vocab);
   if (config.skip) model->skips.push_back({0, model->layers.size() - 1});
   return model;
 }

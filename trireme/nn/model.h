@@ -32,12 +32,15 @@ class Model {
 
   // Every parameter once, in the order of first use.
   ParameterList parameters() const;
+  BufferList buffers() const;
   LayerTable table(int64_t element_bytes) const;
 
   // Draws every parameter anew: a pure function of (seed, the parameter's name).
   void initialize(uint64_t seed);
-  // Moves all parameters to a type and device.
+  // Moves all parameters to a type and device, and all buffers.
   void to(at::ScalarType dtype, at::Device device);
+  // Running statistics become fp32, or fp64 where the parameters are.
+  void buffers_to(at::ScalarType dtype, at::Device device);
 };
 
 // `vocab` is what the data needs when the configuration leaves it open. Parameters are fp64 on the CPU until to().
@@ -46,5 +49,9 @@ std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab);
 // The parts of build_model.
 std::unique_ptr<Model> build_gpt(const ModelConfig& config, int64_t vocab);
 std::unique_ptr<Model> build_mlp(const ModelConfig& config);
+std::unique_ptr<Model> build_resnet(const ModelConfig& config);
+std::unique_ptr<Model> build_vgg(const ModelConfig& config);
+std::unique_ptr<Model> build_alexnet(const ModelConfig& config);
+std::unique_ptr<Model> build_googlenet(const ModelConfig& config);
 
 }  // namespace trireme

@@ -28,7 +28,7 @@ void GradientSlot::add_nothing() {
 }
 
 void GradientSlot::add_product(const at::Tensor& left, const at::Tensor& right) {
-  if (deferred) return deferred->writes.push_back({this, left, right});
+  if (deferred) return deferred->writes.push_back({this, left, right, {}});
   write_product(left, right);
 }
 
@@ -41,7 +41,7 @@ void GradientSlot::write_product(const at::Tensor& left, const at::Tensor& right
 }
 
 void GradientSlot::add_column_sums(const at::Tensor& rows) {
-  if (deferred) return deferred->writes.push_back({this, rows, {}});
+  if (deferred) return deferred->writes.push_back({this, rows, {}, {}});
   write_column_sums(rows);
 }
 
@@ -60,15 +60,22 @@ void GradientSlot::add_rows(const at::Tensor& places, const at::Tensor& rows) {
   written();
 }
 
+void GradientSlot::add_computed(std::function<at::Tensor()> gradient) {
+  if (deferred) return deferred->writes.push_back({this, {}, {}, std::move(gradient)});
+  add(gradient());
+}
+
 void DeferredGradients::compute() {
   const c10::NoGradGuard no_grad;
   for (auto& write : writes) {
-    if (write.right.defined()) {
+    if (write.gradient) {
+      write.slot->add(write.gradient());
+    } else if (write.right.defined()) {
       write.slot->write_product(write.left, write.right);
     } else {
       write.slot->write_column_sums(write.left);
     }
-    write.left = write.right = at::Tensor();  // memory goes back as the work gets done
+    write = {};  // memory goes back as the work gets done
   }
   writes.clear();
 }

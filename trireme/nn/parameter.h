@@ -27,6 +27,7 @@ struct GradientSlot {
   void add_column_sums(const at::Tensor& rows);                       // view (+)= sum over the first dim
   void add_rows(const at::Tensor& places, const at::Tensor& rows);    // view[places[i]] (+)= rows[i]
   void add_nothing();                                                 // view (+)= 0
+  void add_computed(std::function<at::Tensor()> gradient);            // view (+)= what it gives, now or put off
 
  private:
   friend struct DeferredGradients;
@@ -40,8 +41,9 @@ struct GradientSlot {
 // They keep what they are computed from alive: for a product its input and the gradient of its output.
 struct DeferredGradients {
   struct Write {
-    GradientSlot* slot;
-    at::Tensor left, right;  // a product; without `right` the column sums of `left`
+    GradientSlot* slot = nullptr;
+    at::Tensor left, right;                // a product; without `right` the column sums of `left`
+    std::function<at::Tensor()> gradient;  // set: what it gives, instead
   };
   std::vector<Write> writes;
 
@@ -65,6 +67,7 @@ struct Parameter {
   at::Tensor value;
   Initial initial;
   bool decays = true;     // weight decay applies to matrices, not to biases and gains
+  bool wide = false;      // computed with in the master's type also where the others are bf16
   int uses = 1;           // how often one backward pass writes the gradient (a tied embedding: twice)
   bool optional = false;  // a backward pass may also leave it out
   int tie = -1;           // which set of stages shares it, where more than one does
@@ -74,5 +77,15 @@ struct Parameter {
 
 using ParameterPtr = std::shared_ptr<Parameter>;
 using ParameterList = std::vector<ParameterPtr>;
+
+// What a layer remembers from step to step besides its parameters, and no gradient changes: running statistics, which
+// are never narrower than fp32, and counts (int64).
+struct Buffer {
+  std::string name;
+  at::Tensor value;
+};
+
+using BufferPtr = std::shared_ptr<Buffer>;
+using BufferList = std::vector<BufferPtr>;
 
 }  // namespace trireme

@@ -71,7 +71,7 @@ ParameterStore::ParameterStore(const ParameterList& parameters, Precision precis
     bucket.gradients = allocate(bucket.elements * master_bytes, bucket.tie).view(master_type(precision));
     for (auto& stored : bucket.parameters) {
       piece(bucket.master, stored).copy_(stored.parameter->value);
-      stored.parameter->value.set_data(piece(bucket.values, stored));
+      stored.parameter->value.set_data(piece(stored.parameter->wide ? bucket.master : bucket.values, stored));
       stored.parameter->gradient.view = piece(bucket.gradients, stored);
     }
     publish(bucket);
@@ -90,7 +90,7 @@ void ParameterStore::publish(Bucket& bucket) {
 
 at::Tensor ParameterStore::piece(const at::Tensor& buffer, const StoredParameter& stored) {
   const auto& shape = stored.parameter->value;
-  return buffer.narrow(0, stored.offset, shape.numel()).view(shape.sizes());
+  return buffer.narrow(0, stored.offset, shape.numel()).as_strided(shape.sizes(), shape.strides());
 }
 
 void ParameterStore::account(Ledger& ledger) const {

@@ -51,7 +51,7 @@ class ParameterStore {
   // After the masters changed: the model's values follow (where they are not the same memory).
   static void publish(Bucket& bucket);
 
-  // A bucket's buffer as seen by one parameter, in its shape.
+  // A bucket's buffer as seen by one parameter, in its shape and order of elements.
   static at::Tensor piece(const at::Tensor& buffer, const StoredParameter& stored);
 
   void account(Ledger& ledger) const;

@@ -6,8 +6,17 @@ namespace {
 void describe_model(Settings& settings, ModelConfig& model) {
   settings.section("model", "The network that is trained.");
   settings.add_choice("model.kind", model.kind,
-                      {{"gpt", ModelKind::gpt}, {"mlp", ModelKind::mlp}, {"custom", ModelKind::custom}},
-                      "A GPT that predicts the next token, a multilayer perceptron that classifies, or the model of a "
+                      {{"gpt", ModelKind::gpt},
+                       {"mlp", ModelKind::mlp},
+                       {"resnet18", ModelKind::resnet18},
+                       {"resnet34", ModelKind::resnet34},
+                       {"resnet50", ModelKind::resnet50},
+                       {"vgg11", ModelKind::vgg11},
+                       {"vgg16", ModelKind::vgg16},
+                       {"alexnet", ModelKind::alexnet},
+                       {"googlenet", ModelKind::googlenet},
+                       {"custom", ModelKind::custom}},
+                      "A GPT that predicts the next token; what classifies vectors (mlp) or images; or the model of a "
                       "program that uses the library.");
   settings.add("model.layers", model.layers, "Transformer blocks, or hidden layers of an mlp.").at_least(1);
   settings.add("model.width", model.width, "Size of the vector that passes from layer to layer.").at_least(1);
@@ -21,8 +30,20 @@ void describe_model(Settings& settings, ModelConfig& model) {
       .at_least(0)
       .below(1);
   settings.add("model.inputs", model.inputs, "Features of a sample (mlp only).").at_least(1);
-  settings.add("model.classes", model.classes, "Classes to tell apart (mlp only).").at_least(1);
+  settings.add("model.classes", model.classes, "Classes to tell apart (not gpt).").at_least(1);
   settings.add("model.skip", model.skip, "Whether the first layer's output is added to the last layer's input.");
+  settings
+      .add("model.image", model.image,
+           "Height and width of an image (image models only); below 64 their first layers and classifiers are those "
+           "for small images.")
+      .unit("pixels")
+      .at_least(8)
+      .at_most(4096);
+  settings.add("model.channels", model.channels, "Colours of an image (image models only).").at_least(1);
+  settings.add_choice("model.batch_norm", model.batch_norm,
+                      {{"sync", BatchNormKind::synchronised}, {"local", BatchNormKind::local}},
+                      "Whose samples a BatchNorm normalises by: a microbatch of all replicas, or of each alone (image "
+                      "models only).");
 }
 
 void describe_data(Settings& settings, DataConfig& data) {
@@ -30,21 +51,29 @@ void describe_data(Settings& settings, DataConfig& data) {
   settings.add_choice("data.kind", data.kind,
                       {{"text", DataKind::text},
                        {"tokens", DataKind::tokens},
+                       {"images", DataKind::images},
                        {"synthetic", DataKind::synthetic},
                        {"custom", DataKind::custom}},
-                      "A text file, a file of token numbers, samples made up from the seed, or those of a program that "
-                      "uses the library.");
-  settings.add("data.path", data.path, "The file of text or tokens.");
+                      "A text file, a file of token numbers, a folder of images, samples made up from the seed, or those "
+                      "of a program that uses the library.");
+  settings.add("data.path", data.path,
+               "The file of text or tokens, or the folder of images (files of MNIST or CIFAR-10; without this setting, "
+               "Debian's Fashion-MNIST).");
   settings.add_choice("data.dtype", data.dtype,
                       {{"auto", TokenType::automatic}, {"uint16", TokenType::uint16}, {"uint32", TokenType::uint32}},
                       "How a token file stores a token; auto = as its header says, uint16 without a header.");
-  settings.add("data.validation", data.validation, "Share at the end of the data that is held out for evaluation.")
+  settings
+      .add("data.validation", data.validation,
+           "Share at the end of the data that is held out for evaluation; of images their test set is, unless 0.")
       .unit("fraction")
       .at_least(0)
       .at_most(0.5);
   settings.add("data.samples", data.samples, "Samples in the made-up data (synthetic only).")
       .unit("samples")
       .at_least(1);
+  settings.add_choice("data.augment", data.augment,
+                      {{"none", Augmentation::none}, {"standard", Augmentation::standard}},
+                      "What is done to images in training: nothing, or a random crop of the padded image and a flip.");
 }
 
 void describe_train(Settings& settings, TrainConfig& train) {
@@ -213,6 +242,14 @@ void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConf
 
 }  // namespace
 
+bool takes_images(ModelKind kind) { return kind != ModelKind::gpt && kind != ModelKind::mlp; }
+
+bool shares_statistics(const ModelConfig& model) {
+  const bool normalises = model.kind == ModelKind::resnet18 || model.kind == ModelKind::resnet34 ||
+                          model.kind == ModelKind::resnet50 || model.kind == ModelKind::googlenet;
+  return normalises && model.batch_norm == BatchNormKind::synchronised;
+}
+
 Settings describe(RunConfig& config) {
   Settings settings;
   describe_model(settings, config.model);
@@ -241,8 +278,13 @@ void check(const RunConfig& config, const Settings& settings) {
   const bool looks_ahead = optimizer.kind == OptimizerKind::sgd && optimizer.nesterov;
 
   require(!is_gpt || model.width % model.heads == 0, "model.width", "must be divisible by", "model.heads");
+  const bool is_image_model = takes_images(model.kind), is_images = data.kind == DataKind::images;
   require(is_custom == (data.kind == DataKind::custom), "data.kind", "must be custom exactly with", "model.kind");
-  require(is_gpt || is_custom || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
+  require(is_gpt || is_custom || is_image_model || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
+  require(!is_gpt || !is_images, "data.kind", "must be text, tokens or synthetic with", "model.kind");
+  require(!is_image_model || is_images || is_synthetic, "data.kind", "must be images or synthetic with", "model.kind");
+  require(!is_image_model || !model.skip, "model.skip", "must be false with", "model.kind");
+  require(data.augment == Augmentation::none || is_images, "data.augment", "must be none with", "data.kind");
   require(is_synthetic || is_custom || !data.path.empty(), "data.path", "must name a file with", "data.kind");
   require(train.microbatch <= train.batch, "train.microbatch", "must be at most", "train.batch");
   // The default warmup of a short run is simply cut short, also where its config.yaml repeats it; another one was asked
@@ -263,6 +305,12 @@ void check(const RunConfig& config, const Settings& settings) {
   require(!forward_first || optimizer.clip == 0, "optimizer.clip", "must be 0 with", "sync.order");
   require(!forward_first || train.nonfinite_limit == 0, "train.nonfinite_limit", "must be 0 with", "sync.order");
   require(!forward_first || config.parallel.pipe == 1, "parallel.pipe", "must be 1 with", "sync.order");
+  // The sums of BatchNorms are part of the passes: they cannot be in the order that gradients find for themselves, nor
+  // in that of messages, which is another one on each replica.
+  require(!forward_first || !shares_statistics(model), "model.batch_norm", "must be local with", "sync.order");
+  require(config.parallel.schedule != ScheduleKind::arrival || config.parallel.pipe == 1 || config.parallel.data == 1 ||
+              !shares_statistics(model),
+          "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");
   require(config.comm.transport != TransportKind::nccl || train.device == DeviceKind::cuda, "train.device",
           "must be cuda with", "comm.transport");
   require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");

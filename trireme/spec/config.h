@@ -12,8 +12,10 @@
 
 namespace trireme {
 
-enum class ModelKind { gpt, mlp, custom };
-enum class DataKind { text, tokens, synthetic, custom };
+enum class ModelKind { gpt, mlp, resnet18, resnet34, resnet50, vgg11, vgg16, alexnet, googlenet, custom };
+enum class BatchNormKind { synchronised, local };
+enum class DataKind { text, tokens, images, synthetic, custom };
+enum class Augmentation { none, standard };
 enum class TokenType { automatic, uint16, uint32 };
 enum class Precision { fp64, fp32, bf16 };
 enum class DeviceKind { cpu, cuda };
@@ -34,6 +36,9 @@ struct ModelConfig {
   int64_t inputs = 1024;
   int64_t classes = 10;
   bool skip = false;
+  int64_t image = 32;
+  int64_t channels = 3;
+  BatchNormKind batch_norm = BatchNormKind::synchronised;
 };
 
 struct DataConfig {
@@ -42,6 +47,7 @@ struct DataConfig {
   TokenType dtype = TokenType::automatic;
   double validation = 0.05;
   int64_t samples = 65536;
+  Augmentation augment = Augmentation::none;
 };
 
 struct TrainConfig {
@@ -132,6 +138,10 @@ struct RunConfig {
   WatchdogConfig watchdog;
   LogConfig log;
 };
+
+// Whether a model learns from images, and whether its BatchNorms need the samples of all replicas.
+bool takes_images(ModelKind kind);
+bool shares_statistics(const ModelConfig& model);
 
 // The settings of `config`, which must outlive them; its values at this moment count as the defaults.
 Settings describe(RunConfig& config);

@@ -109,7 +109,7 @@ std::vector<int64_t> evened(const std::vector<Share>& shares, const std::vector<
   return somebody_has_none || dealt == shares ? std::vector<int64_t>{} : counts;
 }
 
-std::vector<Share> microbatches(Share share, int64_t microbatch) {
+std::vector<Share> microbatches(Share share, int64_t microbatch, size_t least) {
   if (microbatch < 0) refuse("a microbatch of {} samples is not possible", microbatch);
   const int64_t most = microbatch == 0 ? share.count : microbatch;
   const int64_t end = share.first + share.count;
@@ -117,7 +117,14 @@ std::vector<Share> microbatches(Share share, int64_t microbatch) {
   for (int64_t first = share.first; first < end; first += most) {
     pieces.push_back({first, std::min(most, end - first)});
   }
+  while (pieces.size() < least) pieces.push_back({end, 0});
   return pieces;
+}
+
+size_t most_microbatches(const std::vector<Share>& shares, int64_t microbatch) {
+  size_t most = 0;
+  for (const auto& share : shares) most = std::max(most, microbatches(share, microbatch).size());
+  return most;
 }
 
 }  // namespace trireme

@@ -2,6 +2,7 @@
 // of them is. Who gets which samples changes no number: the loss is the mean over the whole batch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -30,7 +31,11 @@ void check_weights(int64_t batch, int replicas, const std::vector<double>& weigh
 // where samples are too coarse for that: the same as now, or none for somebody.
 std::vector<int64_t> evened(const std::vector<Share>& shares, const std::vector<double>& seconds);
 
-// A share in pieces of `microbatch` places, the last one smaller where it must be; 0 means in one piece.
-std::vector<Share> microbatches(Share share, int64_t microbatch);
+// A share in pieces of `microbatch` places, the last one smaller where it must be; 0 means in one piece. Empty pieces
+// follow until there are `least`: for replicas that must take as many as the others.
+std::vector<Share> microbatches(Share share, int64_t microbatch, size_t least = 0);
+
+// The most pieces that any of the shares is cut into.
+size_t most_microbatches(const std::vector<Share>& shares, int64_t microbatch);
 
 }  // namespace trireme

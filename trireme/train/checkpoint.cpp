@@ -32,6 +32,7 @@ DType dtype_of(at::ScalarType type) {
     case at::kFloat: return DType::f32;
     case at::kBFloat16: return DType::bf16;
     case at::kHalf: return DType::f16;
+    case at::kLong: return DType::i64;
     default: fail("tensors of type {} are not saved", c10::toString(type));
   }
 }
@@ -42,6 +43,7 @@ at::ScalarType type_of(DType dtype) {
     case DType::f32: return at::kFloat;
     case DType::bf16: return at::kBFloat16;
     case DType::f16: return at::kHalf;
+    case DType::i64: return at::kLong;
     default: refuse("tensors of type {} cannot be loaded as parameters", dtype_name(dtype));
   }
 }
@@ -192,7 +194,7 @@ std::vector<int64_t> CheckpointInfo::shape_of(const std::string& name) const {
 }
 
 void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters, ParameterStore& store,
-                     bool with_optimizer, bool whole_model) {
+                     bool with_optimizer, bool whole_model, const BufferList& buffers) {
   c10::NoGradGuard no_grad;
   const auto load = [&](const TensorFiles& files, const std::string& name, const at::Tensor& target) {
     const auto [file, tensor] = files.find(name);
@@ -201,21 +203,26 @@ void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters
       refuse("the checkpoint {} is of another model: {} has shape [{}] there and [{}] here", info.folder.string(), name,
              fmt::join(tensor->shape, ", "), fmt::join(target.sizes(), ", "));
     }
+    if ((tensor->dtype == DType::i64) != (target.scalar_type() == at::kLong))
+      refuse("the checkpoint {} is of another model: {} is of type {} there", info.folder.string(), name,
+             dtype_name(tensor->dtype));
     auto values = at::empty(tensor->shape, type_of(tensor->dtype));
     const auto bytes = file->bytes(*tensor);
     std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
     target.copy_(values);
   };
   const TensorFiles model(info.model_files);
-  if (whole_model && model.size() != parameters.size()) {
+  const size_t wanted = parameters.size() + buffers.size();
+  if (whole_model && model.size() != wanted) {
     refuse("the checkpoint {} is of another model: it has {} parameters, this one {}", info.folder.string(),
-           model.size(), parameters.size());
+           model.size(), wanted);
   }
   const auto where = places(store);
   for (const auto& parameter : parameters) {
     const auto& [bucket, stored] = where.at(parameter.get());
     load(model, parameter->name, ParameterStore::piece(bucket->master, *stored));
   }
+  for (const auto& buffer : buffers) load(model, buffer->name, buffer->value);
   if (with_optimizer) {
     const TensorFiles state(info.optimizer_files);
     for (const auto& parameter : parameters) {
@@ -234,6 +241,7 @@ struct CheckpointWriter::Snapshot {
     at::Tensor view;  // of `buffers`
   };
   std::map<std::pair<const Bucket*, std::string>, at::Tensor> buffers;  // the bucket, and the name of its state
+  std::map<const Buffer*, at::Tensor> model_buffers;
   std::vector<Entry> model, optimizer;
   Progression progression;
 
@@ -277,7 +285,8 @@ CheckpointWriter::~CheckpointWriter() {
   thread_.join();
 }
 
-void CheckpointWriter::save(const ParameterList& order, const ParameterStore& store, const Progression& progression) {
+void CheckpointWriter::save(const ParameterList& order, const ParameterStore& store, const Progression& progression,
+                            const BufferList& model_buffers) {
   c10::NoGradGuard no_grad;
   const auto begun = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
@@ -288,6 +297,11 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
   for (const auto& bucket : store.buckets()) {
     snapshot.copy_of(bucket, "", bucket.master).copy_(bucket.master);
     for (const auto& [name, buffer] : bucket.state) snapshot.copy_of(bucket, name, buffer).copy_(buffer);
+  }
+  for (const auto& buffer : model_buffers) {
+    auto& copy = snapshot.model_buffers[buffer.get()];
+    if (!copy.defined()) copy = at::empty(buffer->value.sizes(), buffer->value.options().device(at::kCPU));
+    copy.copy_(buffer->value);
   }
   if (first) {
     const auto where = places(store);
@@ -301,6 +315,8 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
             {parameter->name + "." + name, ParameterStore::piece(snapshot.copy_of(*bucket, name, buffer), *stored)});
       }
     }
+    for (const auto& buffer : model_buffers)
+      snapshot.model.push_back({buffer->name, snapshot.model_buffers.at(buffer.get())});
     int64_t bytes = 0;
     for (const auto& [key, buffer] : snapshot.buffers) bytes += static_cast<int64_t>(buffer.nbytes());
     recorder_.memory().set("checkpoint", bytes);
@@ -384,7 +400,7 @@ void CheckpointWriter::write_part(const Snapshot& snapshot, const fs::path& part
     const auto file = kind + suffix + ".safetensors";
     SafetensorsWriter writer(partial / file, tensors, {{"format", "pt"}}, &limit);
     for (const auto& entry : entries) {
-      writer.append(bytes_of(entry.view));
+      writer.append(bytes_of(entry.view.contiguous()));  // in the order of its dims, however it lies here
       ++pieces_written_;
     }
     const auto written = writer.finish();

@@ -1,8 +1,8 @@
-// Checkpoints: a folder step-N with model.safetensors (the masters, under their global names), optimizer.safetensors
-// and manifest.json (format, version, step, configuration, size and checksum of each file). With several stages each
-// writes files of its own (model-00002-of-00004.safetensors); they load on any other cut, because names are global. A
-// folder is written under another name and renamed when it is whole and on the disk, so what bears the name is
-// complete. The bytes depend only on the values and the cut: not on replicas, buckets or time.
+// Checkpoints: a folder step-N with model.safetensors (masters and buffers, under their global names),
+// optimizer.safetensors and manifest.json (format, version, step, configuration, size and checksum of each file). With
+// several stages each writes files of its own (model-00002-of-00004.safetensors); they load on any other cut, because
+// names are global. A folder is written under another name and renamed when it is whole and on the disk, so what bears
+// the name is complete. The bytes depend only on the values and the cut: not on replicas, buckets or time.
 #pragma once
 
 #include <atomic>
@@ -47,10 +47,10 @@ CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir);
 // so that nothing is lost and the next resume takes the new line.
 void set_aside_checkpoints_after(const std::filesystem::path& run_dir, int64_t step);
 
-// Loads parameters and, where the store has it, optimizer state; `parameters` may be those of one stage of the model.
-// Refuses a checkpoint of another model.
+// Loads parameters, buffers and, where the store has it, optimizer state; `parameters` and `buffers` may be those of
+// one stage of the model. Refuses a checkpoint of another model.
 void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters, ParameterStore& store,
-                     bool with_optimizer, bool whole_model = true);
+                     bool with_optimizer, bool whole_model = true, const BufferList& buffers = {});
 
 // Which part of the model a writer saves. The first stage's writer waits for the others' files and completes the
 // folder.
@@ -65,7 +65,8 @@ class CheckpointWriter {
                    Recorder& recorder, CheckpointPart part = {});
   ~CheckpointWriter();  // finishes what was begun
 
-  void save(const ParameterList& order, const ParameterStore& store, const Progression& progression);
+  void save(const ParameterList& order, const ParameterStore& store, const Progression& progression,
+            const BufferList& buffers = {});
   // Waits for the save that is under way; false if `timeout_s` was too short.
   bool finish(double timeout_s);
   // The newest folder that was completed by this writer.

@@ -24,6 +24,13 @@ Share checked_share(const RunConfig& config, const Dataset& data, const Mesh& me
   return shares_of(config, mesh)[static_cast<size_t>(mesh.replica_of(rank))];
 }
 
+std::vector<Share> pieces_of(const RunConfig& config, const Mesh& mesh, Share share) {
+  const int64_t microbatch = config.train.microbatch;
+  const size_t least =
+      shares_statistics(config.model) ? most_microbatches(shares_of(config, mesh), microbatch) : size_t{0};
+  return microbatches(share, microbatch, least);
+}
+
 std::string describe_dealing(const RunConfig& config, const Mesh& mesh) {
   const int64_t batch = config.train.batch;
   if (!config.parallel.shares.empty()) {

@@ -19,6 +19,9 @@ std::vector<Share> shares_of(const RunConfig& config, const Mesh& mesh);
 // That of a rank's replica, once all of them have been checked.
 Share checked_share(const RunConfig& config, const Dataset& data, const Mesh& mesh, int rank);
 
+// The microbatches of a replica's share. Replicas that exchange statistics inside their passes take equally many.
+std::vector<Share> pieces_of(const RunConfig& config, const Mesh& mesh, Share share);
+
 // How the batch is dealt, for people; nothing where everybody gets the same.
 std::string describe_dealing(const RunConfig& config, const Mesh& mesh);
 

@@ -16,6 +16,7 @@
 #include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
 #include "trireme/comm/launch.h"
+#include "trireme/data/image_set.h"
 #include "trireme/data/order.h"
 #include "trireme/device/device.h"
 #include "trireme/engine/simulation.h"
@@ -101,24 +102,31 @@ std::string broadcast_text(World& world, const std::string& text) {
 
 DataOptions data_options(const RunConfig& config) {
   DataOptions options;
-  const bool vectors = config.model.kind == ModelKind::mlp;
+  const bool vectors = config.model.kind == ModelKind::mlp, images = takes_images(config.model.kind);
   switch (config.data.kind) {
     case DataKind::custom: refuse("data.kind = custom is the data of a program that uses the library");
     case DataKind::text: options.kind = "text"; break;
     case DataKind::tokens: options.kind = "tokens"; break;
-    case DataKind::synthetic: options.kind = vectors ? "synthetic_vectors" : "synthetic_tokens"; break;
+    case DataKind::images: options.kind = "images"; break;
+    case DataKind::synthetic:
+      options.kind = images ? "synthetic_images" : vectors ? "synthetic_vectors" : "synthetic_tokens";
+      break;
   }
   if (vectors && config.data.kind != DataKind::synthetic)
     refuse("model.kind = mlp learns from vectors: set data.kind=synthetic");
-  options.path = config.data.path;
+  const bool another_path = config.data.path != DataConfig{}.path;
+  options.path = config.data.kind == DataKind::images && !another_path ? default_images : config.data.path;
   options.dtype = config.data.dtype == TokenType::uint16   ? "uint16"
                   : config.data.dtype == TokenType::uint32 ? "uint32"
                                                            : "auto";
   options.context = config.model.context;
   options.vocab = config.model.vocab;
-  if (config.data.kind == DataKind::synthetic && !vectors && options.vocab == 0) options.vocab = 256;
+  if (config.data.kind == DataKind::synthetic && options.vocab == 0) options.vocab = 256;
   options.features = config.model.inputs;
   options.classes = config.model.classes;
+  options.image = config.model.image;
+  options.channels = config.model.channels;
+  options.augments = config.data.augment == Augmentation::standard;
   options.samples = config.data.samples;
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.validation = config.data.validation;
@@ -170,7 +178,7 @@ std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, con
                          config.parallel.deterministic);
   };
   std::set<size_t> counts;  // of microbatches: replicas may have more and less
-  for (const auto& share : shares_of(config, mesh)) counts.insert(microbatches(share, config.train.microbatch).size());
+  for (const auto& share : shares_of(config, mesh)) counts.insert(pieces_of(config, mesh, share).size());
   for (const size_t count : counts) {
     simulate_pipeline(maker, static_cast<int>(count), std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
   }
@@ -205,7 +213,7 @@ class Run {
     if (!checkpoint.empty()) {
       const auto info = open_checkpoint(checkpoint);
       load_checkpoint(info, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true,
-                      /*whole_model=*/trainer.mesh().stages == 1);
+                      /*whole_model=*/trainer.mesh().stages == 1, trainer.model().buffers());
       trainer.progression() = info.progression;
     }
     folder_.path = broadcast_text(world_, folder_.path.string());
@@ -286,7 +294,9 @@ class Run {
       if (last || due(config_.checkpoint.every, report.step)) {
         world_.recorder().compute("save");
         trainer.while_whole([&] {
-          if (writer_) writer_->save(trainer.model().parameters(), trainer.store(), trainer.progression());
+          if (!writer_) return;
+          const auto& model = trainer.model();
+          writer_->save(model.parameters(), trainer.store(), trainer.progression(), model.buffers());
         });
       }
       const int64_t now_ns = monotonic_ns();

@@ -47,7 +47,29 @@ Pass StageTrainer::pass_of(const at::Tensor& positions) const {
       Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
   pass.samples = positions;
   if (before_layer_) pass.before_layer = &before_layer_;
+  if (replicas_) pass.replicas = &replicas_;
   return pass;
+}
+
+// Inside a pass, also a backward pass: the gradients that this one signals are queued before and after it in the same
+// order on all replicas, because they take their passes in the same order. What it waits is not counted as work.
+at::Tensor StageTrainer::gather_replicas(const at::Tensor& given) {
+  auto& communicator = world_.communicator();
+  const double begun = clock_.now_s();
+  auto all = at::empty({mesh_.replicas, given.numel()}, given.options());
+  communicator.now([&] {
+    return communicator.all_gather(given.contiguous(), all.view({-1}), "batch statistics", {}, groups_.stage);
+  });
+  awaited_s_ += clock_.now_s() - begun;
+  return all;
+}
+
+// Replicas whose BatchNorms saw samples of their own alone are evaluated, and saved, with what the first one remembers.
+void StageTrainer::share_buffers() {
+  if (mesh_.replicas == 1 || config_.model.batch_norm == BatchNormKind::synchronised) return;
+  auto& communicator = world_.communicator();
+  for (const auto& buffer : model().buffers())
+    communicator.now([&] { return communicator.broadcast(buffer->value, 0, "share buffers", {}, groups_.stage); });
 }
 
 TraceSpan StageTrainer::on_card(const char* what, int64_t index) const {
@@ -181,6 +203,7 @@ std::optional<double> StageTrainer::evaluate() {
   if (evaluation_graph_.size() == 0) return std::nullopt;
   loss_sum_.zero_();
   catch_up();
+  share_buffers();
   executor_.run(evaluation_graph_, *schedule_);
   return totals_[total_loss].item<double>();
 }

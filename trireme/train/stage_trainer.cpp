@@ -26,7 +26,7 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
       device_trace_(device_, world.recorder()),
       executor_(world.recorder(), clock_, &carriers_),
-      pieces_(microbatches(share_, config.train.microbatch)) {
+      pieces_(pieces_of(config, mesh_, share_)) {
   count_memory();
   if (const auto dealt = describe_dealing(config, mesh_); !dealt.empty()) log::info("{}", dealt);
   if (config.train.microbatch > 0 && share_.count % config.train.microbatch != 0) {
@@ -38,10 +38,12 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
   model_parameters_ = table.parameters();
   model_layers_ = static_cast<int64_t>(table.layers.size());
-  for (const auto& layer : table.layers) widest_bytes_ = std::max(widest_bytes_, layer.output * table.element_bytes);
+  for (size_t i = 0; i + 1 < table.layers.size(); ++i)
+    widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
   const auto begins = stage_begins(table, config.parallel);
   stage_ = std::make_unique<Stage>(std::move(model), begins, stage_number());
   stage_->model().initialize(static_cast<uint64_t>(config.train.seed));
+  stage_->model().buffers_to(master_type(config.train.precision), device_);
   schedule_ = make_schedule(config.parallel.schedule, {stage_number(), mesh_.stages, static_cast<int>(pieces_.size())},
                             static_cast<int>(config.parallel.in_flight), config.parallel.deterministic);
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
@@ -65,6 +67,8 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
     for (const auto& parameter : stage_->model().parameters()) parameter->gradient.deferred = &weight_gradients_;
   }
   if (config.sync.kind == SyncKind::root || sync_->ahead()) find_layers();
+  if (shares_statistics(config.model) && mesh_.replicas > 1)
+    replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
   squares_.resize(store_->buckets().size());
   behind_.buckets.resize(store_->buckets().size());
@@ -94,7 +98,7 @@ void StageTrainer::join_groups() {
   for (const auto& crossing : stage_->incoming()) add(peers.from, mesh_.rank_of(crossing.from, replica));
   for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
   peers.to = peers.from;  // gradients go back the way that activations came
-  peers.message_bytes = widest_bytes_ * pieces_.front().count;
+  peers.message_bytes = widest_crossing_ * pieces_.front().count;
   peers.device = device_;
   peers.trace = &device_trace_;
   postbox_ =
@@ -251,7 +255,7 @@ StepReport StageTrainer::step(bool stop) {
   const int64_t sent = world_.recorder().sent_bytes();
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
-    loader_ = std::make_unique<StepLoader>(*data_.train, order, share_, config_.train.microbatch, progression_.step);
+    loader_ = std::make_unique<StepLoader>(*data_.train, order, pieces_, progression_.step);
   }
   wants_stop_ = stop;
   world_.recorder().set_step(progression_.step + 1);

@@ -112,6 +112,8 @@ class StageTrainer {
   void catch_up();
   bool sums_squares() const { return mesh_.stages > 1 || config_.sync.kind == SyncKind::root; }
   void find_layers();
+  at::Tensor gather_replicas(const at::Tensor& given);
+  void share_buffers();
   Pass pass_of(const at::Tensor& positions) const;
   at::Tensor on_device(const at::Tensor& tensor) const;
 
@@ -122,7 +124,7 @@ class StageTrainer {
   const Share share_;  // of the global batch: this rank's replica's
   at::Device device_;
   int64_t model_parameters_ = 0, model_layers_ = 0;  // of all stages
-  int64_t widest_bytes_ = 0;                         // that a layer hands to the next, of one sample
+  int64_t widest_crossing_ = 0;                      // bytes of a sample between two layers, at most
   std::unique_ptr<Stage> stage_;
   GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;
@@ -137,6 +139,7 @@ class StageTrainer {
   std::unique_ptr<GradientSync> sync_;
   std::vector<std::vector<size_t>> layer_buckets_;  // by layer: where its parameters lie,
   std::function<void(size_t layer)> before_layer_;  // which may be on their way until it is passed
+  GatherReplicas replicas_;                         // where BatchNorms need the samples of all of them
   Graph step_graph_, evaluation_graph_;
 
   std::unique_ptr<StepLoader> loader_;

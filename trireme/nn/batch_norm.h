@@ -1,0 +1,44 @@
+// BatchNorm in training: every channel is normalised by its mean and variance over a microbatch, and running averages
+// of them are kept for evaluation. With replicas that have samples of the same microbatch, the statistics are those of
+// all of them (synchronised BatchNorm): one exchange in the forward pass, of each replica's [mean, sum of squared
+// deviations, count], put together by Chan's formula in the order of the replicas, so that all get the same bits; and
+// one in the backward pass, of its sums of dy and of dy·(x - mean). A replica's samples weigh by their count, which may
+// be 0.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "trireme/nn/layer.h"
+#include "trireme/nn/parameter.h"
+
+namespace trireme {
+
+struct BatchNorm {
+  ParameterPtr gain, bias;
+  BufferPtr mean, variance, batches;  // running_mean, running_var, num_batches_tracked
+  double epsilon = 1e-5;
+  double momentum = 0.1;  // the share of a microbatch in the running averages
+};
+
+// relu(normalised x + residual), where `relu` is asked for and `residual_BCHW` is defined.
+at::Tensor batch_norm(const at::Tensor& x_BCHW, const BatchNorm& norm, const Pass& pass, bool relu,
+                      const at::Tensor& residual_BCHW = {});
+
+// Of each channel: mean, sum of squared deviations from it, and how many elements these are of.
+struct BatchMoments {
+  at::Tensor mean_C, squares_C, count;
+};
+
+// The moments of all replicas from the rows [means, squares, count] that they gave, by Chan's formula.
+BatchMoments combine_moments(const at::Tensor& all_RK);
+
+// Takes the moments of a microbatch into the running averages, the variance without its bias.
+void remember_moments(const BatchNorm& norm, const BatchMoments& moments);
+
+// The parts of batch_norm: in training, on the host and on a card.
+at::Tensor batch_norm_host(const at::Tensor& x_BCHW, const BatchNorm& norm, const Pass& pass, bool relu,
+                           const at::Tensor& residual_BCHW);
+at::Tensor batch_norm_card(const at::Tensor& x_BCHW, const BatchNorm& norm, const Pass& pass, bool relu,
+                           const at::Tensor& residual_BCHW);
+
+}  // namespace trireme
