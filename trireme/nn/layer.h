@@ -12,6 +12,8 @@
 
 #include "trireme/base/random.h"
 #include "trireme/nn/parameter.h"
+#include "trireme/nn/projection.h"
+#include "trireme/spec/config.h"
 #include "trireme/spec/layer.h"
 
 namespace trireme {
@@ -22,11 +24,18 @@ struct KeyValueCache {
   int64_t length = 0;
 };
 
+// Which tokens of packed samples belong together. Undefined: each sample is one document.
+struct Documents {
+  at::Tensor positions_BT;  // of each token in its document
+  at::Tensor seen_B1TT;     // true where a token may look: itself and what lies before it in its document
+};
+
 // What a forward pass knows besides its input.
 struct Pass {
   bool training = false;
-  Key dropout;                     // of (seed, step)
-  at::Tensor samples;              // identities of the batch's samples, int64 on the host
+  Key dropout;         // of (seed, step)
+  at::Tensor samples;  // identities of the batch's samples, int64 on the host
+  Documents documents;
   KeyValueCache* cache = nullptr;  // set while generating
   // Called before each layer of the model that is passed: its parameters may still be on their way.
   const std::function<void(size_t layer)>* before_layer = nullptr;
@@ -47,6 +56,9 @@ class Layer {
  protected:
   // Makes a parameter of this layer: a matrix, which decays, or a vector, which does not.
   ParameterPtr add(const std::string& name, std::vector<int64_t> shape, Initial initial);
+  // A projection NAME with NAME.weight, NAME.bias where wanted, and an adapter where the configuration asks for one.
+  Projection add_projection(const std::string& name, int64_t inputs, int64_t outputs, WeightLayout layout, bool bias,
+                            Initial initial, const ModelConfig& config);
   // Uses another layer's parameter too.
   ParameterPtr share(ParameterPtr parameter);
 

@@ -61,10 +61,11 @@ struct Parameter {
   std::string name;
   at::Tensor value;
   Initial initial;
-  bool decays = true;  // weight decay applies to matrices, not to biases and gains
-  int uses = 1;        // how often one backward pass writes the gradient (a tied embedding: twice)
-  int tie = -1;        // which set of stages shares it, where more than one does
-  bool owned = true;   // of these stages, this one counts and saves it
+  bool trained = true;  // frozen otherwise: it has no gradient and never changes
+  bool decays = true;   // weight decay applies to matrices, not to biases and gains
+  int uses = 1;         // how often one backward pass writes the gradient (a tied embedding: twice)
+  int tie = -1;         // which set of stages shares it, where more than one does
+  bool owned = true;    // of these stages, this one counts and saves it
   GradientSlot gradient;
 };
 

@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-enum class ModelKind { gpt, mlp };
+enum class ModelKind { gpt, llama, mlp };
 enum class DataKind { text, tokens, synthetic };
 enum class TokenType { automatic, uint16, uint32 };
 enum class Precision { fp64, fp32, bf16 };
@@ -34,7 +34,22 @@ struct ModelConfig {
   int64_t inputs = 1024;
   int64_t classes = 10;
   bool skip = false;
+  int64_t kv_heads = 0;
+  int64_t hidden = 0;
+  double rope_theta = 10000;
+  double norm_epsilon = 1e-5;
+  bool tied = false;
+  std::string from;
+  std::string freeze;
+  int64_t lora_rank = 0;
+  double lora_alpha = 16;
+  std::string lora_targets = "*attn.*";
 };
+
+// Whether a model predicts tokens.
+inline bool reads_tokens(ModelKind kind) { return kind == ModelKind::gpt || kind == ModelKind::llama; }
+// The width inside a Llama's blocks.
+int64_t hidden_width(const ModelConfig& model);
 
 struct DataConfig {
   DataKind kind = DataKind::text;
@@ -42,6 +57,8 @@ struct DataConfig {
   TokenType dtype = TokenType::automatic;
   double validation = 0.05;
   int64_t samples = 65536;
+  std::string mask;
+  int64_t separator = -1;
 };
 
 struct TrainConfig {

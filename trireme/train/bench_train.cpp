@@ -35,11 +35,19 @@ std::vector<std::string> overrides_of(const std::string& name) {
     // 10.8 M parameters.
     own = {"model.kind=gpt",    "model.layers=6",  "model.width=384", "model.heads=6",
            "model.context=256", "model.vocab=256", "train.batch=4",   "optimizer.lr=3e-4"};
+  } else if (name == "llama") {
+    // 9.6 M parameters: the GPT's width and depth, with a third of its heads for keys and values.
+    own = {"model.kind=llama",  "model.layers=6",  "model.width=384", "model.heads=6",    "model.kv_heads=2",
+           "model.context=256", "model.vocab=256", "train.batch=4",   "optimizer.lr=3e-4"};
   } else {
-    refuse("--case {}: there are mlp and gpt", name);
+    refuse("--case {}: there are mlp, gpt and llama", name);
   }
   own.insert(own.end(), common.begin(), common.end());
   return own;
+}
+
+const char* full_name(const std::string& name) {
+  return name == "mlp" ? "mlp 8x1024" : name == "gpt" ? "gpt 10.8M" : "llama 9.6M";
 }
 
 const char* const hosts_tool = TRIREME_SOURCE "/tools/hosts.sh";
@@ -109,8 +117,7 @@ class Case {
     }
     BenchLine line;
     line.bench = "train";
-    line.bench_case =
-        fmt::format("{}, {} rank{}", name_ == "mlp" ? "mlp 8x1024" : "gpt 10.8M", ranks_, ranks_ > 1 ? "s" : "");
+    line.bench_case = fmt::format("{}, {} rank{}", full_name(name_), ranks_, ranks_ > 1 ? "s" : "");
     if (options_.hosts > 1) line.bench_case += fmt::format(" on {} hosts, {}", options_.hosts, options_.rate);
     line.peer_name = ranks_ > 1 ? "PyTorch DDP (Gloo)" : "PyTorch eager";
     line.settings = {{"batch", config_.train.batch},
@@ -146,7 +153,7 @@ class Case {
 void run_train_bench(const TrainBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
   if (::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
-  const auto cases = options.cases.empty() ? std::vector<std::string>{"mlp", "gpt"} : options.cases;
+  const auto cases = options.cases.empty() ? std::vector<std::string>{"mlp", "gpt", "llama"} : options.cases;
   auto ranks = options.ranks;
   if (ranks.empty()) ranks = options.hosts > 1 ? std::vector{2 * options.hosts} : std::vector{1, 2};
   for (const int count : ranks) {

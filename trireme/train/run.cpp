@@ -30,6 +30,7 @@
 #include "trireme/train/run_trace.h"
 #include "trireme/train/straggler_watch.h"
 #include "trireme/train/trainer.h"
+#include "trireme/train/weights.h"
 #include "trireme/spec/links.h"
 
 namespace trireme {
@@ -110,6 +111,8 @@ DataOptions data_options(const RunConfig& config) {
   if (vectors && config.data.kind != DataKind::synthetic)
     refuse("model.kind = mlp learns from vectors: set data.kind=synthetic");
   options.path = config.data.path;
+  options.mask = config.data.mask;
+  options.separator = config.data.separator;
   options.dtype = config.data.dtype == TokenType::uint16   ? "uint16"
                   : config.data.dtype == TokenType::uint32 ? "uint32"
                                                            : "auto";
@@ -201,9 +204,13 @@ class Run {
     const auto stages = planned(config_, *data_.train, table_of(config_, *data_.train), world_.size());
     const auto checkpoint = find_folder();
     Trainer trainer(config_, world_, data_);
+    if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
+      load_weights(open_source_model(config_.model.from), trainer.model().parameters(), trainer.store(),
+                   /*whole_model=*/trainer.mesh().stages == 1);
+    }
     if (!checkpoint.empty()) {
       const auto info = open_checkpoint(checkpoint);
-      load_checkpoint(info, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true,
+      load_checkpoint(info, saved_parameters(trainer.model()), trainer.store(), /*with_optimizer=*/true,
                       /*whole_model=*/trainer.mesh().stages == 1);
       trainer.progression() = info.progression;
     }
@@ -284,7 +291,7 @@ class Run {
       if (last || due(config_.checkpoint.every, report.step)) {
         world_.recorder().compute("save");
         trainer.while_whole([&] {
-          if (writer_) writer_->save(trainer.model().parameters(), trainer.store(), trainer.progression());
+          if (writer_) writer_->save(saved_parameters(trainer.model()), trainer.store(), trainer.progression());
         });
       }
       const int64_t now_ns = monotonic_ns();

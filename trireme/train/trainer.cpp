@@ -94,7 +94,7 @@ void Trainer::join_groups() {
   for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
   peers.to = peers.from;  // gradients go back the way that activations came
   const auto widest = static_cast<int64_t>(at::elementSize(value_type(config_.train.precision))) *
-                      (config_.model.kind == ModelKind::gpt ? config_.model.context : 1) * config_.model.width;
+                      (reads_tokens(config_.model.kind) ? config_.model.context : 1) * config_.model.width;
   peers.message_bytes = widest * pieces_.front().count;
   peers.device = device_;
   peers.trace = &device_trace_;

@@ -111,7 +111,8 @@ class Trainer {
   void catch_up();
   bool sums_squares() const { return mesh_.stages > 1 || config_.sync.kind == SyncKind::root; }
   void find_layers();
-  Pass pass_of(const at::Tensor& positions) const;
+  Pass pass_of(const Microbatch& microbatch) const;
+  Documents documents_of(const at::Tensor& starts) const;
   at::Tensor on_device(const at::Tensor& tensor) const;
 
   const RunConfig& config_;
