@@ -26,7 +26,7 @@ void add_convert(CLI::App& program, Action& chosen) {
   command
       ->add_option("--max-shard-mb", options->convert.max_shard_mb, "Largest file of weights, in Hugging Face's layout")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(0.001));
   command->add_flag("--adapters-only", options->convert.adapters_only,
                     "Write the adapters of a LoRA run by themselves, as peft reads them, instead of merging them");
   command->add_flag("--json", options->json, "Print one JSON object");

@@ -1,5 +1,6 @@
 #include "trireme/spec/hugging_face.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>

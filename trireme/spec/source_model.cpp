@@ -108,8 +108,8 @@ void adopt_source_model(RunConfig& config, Settings& settings) {
     } else if (std::string(key) == "model.context" && config.model.context < source.model.context) {
       continue;  // shorter sequences than the model could read
     } else if (settings.text(key) != value) {
-      refuse("{} = {} contradicts {}, whose value is {}: leave the setting out", key, settings.text(key),
-             source.config.string(), value);
+      settings.refuse_together(
+          key, fmt::format("must be {}, as {} says, or left out, with", value, source.config.string()), "model.from");
     }
   }
 }

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
@@ -33,16 +35,6 @@ struct Piece {
   std::string name;
   FoundTensor found, lora_a, lora_b;
 };
-
-std::map<std::string, FoundTensor> by_our_names(const SourceModel& source, const TensorFiles& files) {
-  std::map<std::string, FoundTensor> known;
-  for (const auto& found : files.all()) {
-    const auto name = source.layout == Layout::hugging_face ? hugging_face::our_name(source.model, found.info->name)
-                                                            : found.info->name;
-    if (name) known.emplace(*name, found);
-  }
-  return known;
-}
 
 class Conversion {
  public:

@@ -184,10 +184,6 @@ LayerTable table_of(const RunConfig& config, const Dataset& data) {
       ->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
 }
 
-}  // namespace
-
-namespace {
-
 // One run of this rank, from its data to its last checkpoint.
 class Run {
  public:

@@ -121,7 +121,7 @@ class Trainer {
   const Mesh mesh_;
   const Share share_;  // of the global batch: this rank's replica's
   at::Device device_;
-  int64_t model_parameters_ = 0, model_layers_ = 0;  // of all stages
+  int64_t model_parameters_ = 0, model_trained_ = 0, model_layers_ = 0;  // of all stages
   std::unique_ptr<Stage> stage_;
   GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;

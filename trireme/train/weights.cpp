@@ -3,9 +3,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
-#include <map>
-#include <set>
-
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/base/pattern.h"
@@ -40,16 +37,21 @@ at::Tensor tensor_of(const FoundTensor& found) {
   return values;
 }
 
-void load_weights(const SourceModel& source, const ParameterList& parameters, ParameterStore& store, bool whole_model) {
-  c10::NoGradGuard no_grad;
-  const TensorFiles files(source.files);
-  std::map<std::string, FoundTensor> known;  // by our names
+std::map<std::string, FoundTensor> by_our_names(const SourceModel& source, const TensorFiles& files) {
+  std::map<std::string, FoundTensor> known;
   for (const auto& found : files.all()) {
     const auto name = source.layout == SourceModel::Layout::hugging_face
                           ? hugging_face::our_name(source.model, found.info->name)
                           : found.info->name;
     if (name) known.emplace(*name, found);
   }
+  return known;
+}
+
+void load_weights(const SourceModel& source, const ParameterList& parameters, ParameterStore& store, bool whole_model) {
+  c10::NoGradGuard no_grad;
+  const TensorFiles files(source.files);
+  auto known = by_our_names(source, files);
   const auto masters = store.masters();
   for (const auto& parameter : parameters) {
     if (matches_any({"*.lora_A.weight", "*.lora_B.weight"}, parameter->name)) continue;

@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <string>
+
 #include "trireme/base/tensor_files.h"
 #include "trireme/optim/store.h"
 #include "trireme/spec/source_model.h"
@@ -13,6 +16,9 @@ namespace trireme {
 at::Tensor tensor_of(const FoundTensor& found);
 DType dtype_of(at::ScalarType type);
 at::ScalarType type_of(DType dtype);
+
+// The parameters among the tensors of a source, by our names.
+std::map<std::string, FoundTensor> by_our_names(const SourceModel& source, const TensorFiles& files);
 
 // Sets the parameters, which may be those of one stage, from the source. Adapters are left as they are: a source has
 // none. Refuses what is missing, of another shape or, in the whole model, too much.
