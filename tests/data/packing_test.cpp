@@ -6,7 +6,7 @@
 
 #include "tests/data/temporary.h"
 #include "trireme/data/dataset.h"
-#include "trireme/data/loader.h"
+#include "trireme/data/step_loader.h"
 #include "trireme/data/token_file.h"
 
 namespace trireme {
@@ -68,7 +68,7 @@ TEST_F(PackingTest, TheLoaderCountsTheWholeStep) {
   EXPECT_EQ(data.validation->learnt_targets(std::vector<int64_t>{0}), 0);
   const SampleOrder order(3, 3, 1);
   for (const auto& share : {Share{0, 3}, Share{0, 1}, Share{2, 1}}) {
-    Loader loader(*data.train, order, share, 1, 0);
+    StepLoader loader(*data.train, order, share, 1, 0);
     const auto step = loader.next();
     EXPECT_EQ(step.learnt_targets, 4);
     EXPECT_EQ(step.microbatches.size(), static_cast<size_t>(share.count));

@@ -155,13 +155,13 @@ TEST(LanguageLaw, TheLossIsTheMeanOverWhatIsLearnt) {
 // What is frozen keeps its bits, has no state and sends nothing.
 TEST(Frozen, CostsNothingAndStaysWhatItWas) {
   auto config = small_gpt();
-  const auto parameters = [](Trainer& trainer) {
+  const auto parameters = [](StageTrainer& trainer) {
     std::map<std::string, at::Tensor> values;
     for (const auto& parameter : trainer.model().parameters())
       values[parameter->name] = parameter->value.detach().clone();
     return values;
   };
-  const auto bytes_of = [](Trainer& trainer) {
+  const auto bytes_of = [](StageTrainer& trainer) {
     int64_t bytes = 0;
     for (const auto& bucket : trainer.store().buckets()) {
       bytes += static_cast<int64_t>(bucket.gradients.nbytes());
@@ -173,7 +173,7 @@ TEST(Frozen, CostsNothingAndStaysWhatItWas) {
   int64_t all_bytes = 0, some_bytes = 0;
   std::atomic<int64_t> all_sent{0}, some_sent{0};
   const auto watch = [&](int64_t& bytes, std::atomic<int64_t>& sent) {
-    return [&](Trainer& trainer, World& world, int64_t step) {
+    return [&](StageTrainer& trainer, World& world, int64_t step) {
       if (world.rank() != 0) return;
       if (step == 1) before = parameters(trainer);
       after = parameters(trainer);

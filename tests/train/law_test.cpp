@@ -85,7 +85,7 @@ TEST_P(LawOfShares, UnevenSharesGiveTheSameNumbers) {
   // The shares were really dealt: what a rank keeps for its backward pass grows with its samples.
   config.train.microbatch = 0;
   std::vector<int64_t> bytes(static_cast<size_t>(ranks));
-  run_trainer(config, ranks, 2, [&](Trainer& trainer, World& world, int64_t) {
+  run_trainer(config, ranks, 2, [&](StageTrainer& trainer, World& world, int64_t) {
     bytes[static_cast<size_t>(world.rank())] = trainer.activation_bytes();
   });
   const auto dealt = deal(config.train.batch, ranks, shares);
@@ -140,7 +140,7 @@ TEST(Law, HoldsWithARootForEachBucket) {
     config.sync.kind = SyncKind::root;
     for (const int ranks : {1, 2, 3, 4}) {
       std::atomic<int64_t> state_bytes{0}, all_bytes{0};
-      const auto found = run_trainer(config, ranks, 10, [&](Trainer& trainer, World&, int64_t step) {
+      const auto found = run_trainer(config, ranks, 10, [&](StageTrainer& trainer, World&, int64_t step) {
         for (const auto& bucket : trainer.store().buckets()) {
           if (step != 1) break;
           for (const auto& [name, tensor] : bucket.state) state_bytes += static_cast<int64_t>(tensor.nbytes());
@@ -161,7 +161,7 @@ TEST(Law, HoldsWithRootsWhenAStepIsSkipped) {
   auto config = small_mlp();
   config.sync.bucket_mb = 0.001;
   config.train.nonfinite_limit = 3;
-  const auto poison = [](Trainer& trainer, World& world, int64_t step) {
+  const auto poison = [](StageTrainer& trainer, World& world, int64_t step) {
     if (step != 3 && step != 4) return;
     // One step without an update: a weight of the first rank is not a number for its duration.
     auto& bucket = trainer.store().buckets()[0];

@@ -146,7 +146,7 @@ TEST(PipelineByHand, DISABLED_AThousandStepsWithDelaysEverywhere) {
     config.parallel = {.pipe = 3, .schedule = schedule};
     config.comm.jitter_ms = 1;
     std::atomic<uint64_t> draws{0};
-    const auto found = run_trainer(config, 3, steps, [&](Trainer& trainer, World& world, int64_t step) {
+    const auto found = run_trainer(config, 3, steps, [&](StageTrainer& trainer, World& world, int64_t step) {
       if (step > 1) return;
       trainer.executor().set_before_task([&draws, rank = world.rank()] {
         const auto key = Key{7}.with("task").with(static_cast<uint64_t>(rank));
@@ -265,7 +265,7 @@ TEST(Pipeline, HoldsTheBytesThatTheFormulasSay) {
       config.train.batch = 7;
       config.parallel = {.pipe = stages, .schedule = schedule};
       std::vector<int64_t> most(static_cast<size_t>(stages)), one(static_cast<size_t>(stages));
-      run_trainer(config, stages, 4, [&](Trainer& trainer, World& world, int64_t) {
+      run_trainer(config, stages, 4, [&](StageTrainer& trainer, World& world, int64_t) {
         most[static_cast<size_t>(world.rank())] = trainer.activation_bytes();
         one[static_cast<size_t>(world.rank())] = trainer.microbatch_bytes();
       });
@@ -310,7 +310,7 @@ TEST(Pipeline, AStageThatFailsEndsTheOthers) {
   config.parallel.pipe = 3;
   for (int failing = 0; failing < 3; ++failing) {
     try {
-      run_trainer(config, 3, 5, [&](Trainer& trainer, World& world, int64_t step) {
+      run_trainer(config, 3, 5, [&](StageTrainer& trainer, World& world, int64_t step) {
         if (world.rank() == failing && step == 3) {
           trainer.model().parameters()[0]->value = at::zeros({1, 1, 1}, at::kDouble);  // no product takes this
         }

@@ -16,7 +16,7 @@
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/run.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 
 namespace trireme {
 
@@ -60,7 +60,7 @@ inline RunConfig small_mlp() {
 }
 
 // All masters behind each other, in the model's order: what the law compares.
-inline at::Tensor parameters_of(Trainer& trainer) {
+inline at::Tensor parameters_of(StageTrainer& trainer) {
   c10::NoGradGuard no_grad;
   std::vector<at::Tensor> pieces;
   for (const auto& parameter : trainer.model().parameters()) {
@@ -90,7 +90,7 @@ struct Outcome {
 };
 
 // Steps through a run; `before_step`, where given, is called on each rank before each step.
-using BeforeStep = std::function<void(Trainer&, World&, int64_t step)>;
+using BeforeStep = std::function<void(StageTrainer&, World&, int64_t step)>;
 
 inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, const BeforeStep& before_step = {}) {
   at::set_num_threads(1);
@@ -100,7 +100,7 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
   outcome.parameters.resize(static_cast<size_t>(ranks));
   World::run_threads(ranks, [&](World& world) {
     at::set_num_threads(1);  // OpenMP keeps this number for each thread
-    Trainer trainer(config, world, data);
+    StageTrainer trainer(config, world, data);
     std::vector<StepReport> reports;
     for (int64_t step = 1; step <= steps; ++step) {
       if (before_step) before_step(trainer, world, step);

@@ -49,7 +49,7 @@ TEST(StragglerWatch, BusyTimesOfAllRanksAreInEveryReport) {
     World::run_threads(ranks, [&](World& world) {
       at::set_num_threads(1);
       const Split data = open_dataset(data_options(config));
-      Trainer trainer(config, world, data);
+      StageTrainer trainer(config, world, data);
       if (world.rank() == 1) {
         trainer.executor().set_before_task([] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
       }

@@ -1,7 +1,9 @@
 #include "trireme/comm/world.h"
 
 #include <unistd.h>
+#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -9,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/comm/launch.h"
 #include "trireme/comm/nccl.h"
 #include "trireme/comm/shared_transport.h"
 #include "trireme/device/device.h"
@@ -171,6 +174,12 @@ std::unique_ptr<Transport> with_nccl(std::unique_ptr<Transport> carrier, Transpo
 }
 
 }  // namespace
+
+std::unique_ptr<World> World::start() {
+  auto world = join(look_around(), TransportKind::automatic);
+  if (environment("OMP_NUM_THREADS").empty()) at::set_num_threads(std::max(1, usable_cores() / world->local_size_));
+  return world;
+}
 
 std::unique_ptr<World> World::join(const Surroundings& around, TransportKind transport, const Links& links) {
   log::set_rank(around.rank);

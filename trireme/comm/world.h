@@ -31,6 +31,9 @@ Surroundings look_around();
 
 class World {
  public:
+  // What a program of one's own begins with: joins the ranks that mpirun, srun or torchrun started, or is a world of
+  // one, and gives each rank its share of the host's cores (unless OMP_NUM_THREADS says otherwise).
+  static std::unique_ptr<World> start();
   // Joins the ranks that some launcher started, or is a world of one.
   // `links`: how fast they are, where that has been measured.
   static std::unique_ptr<World> join(const Surroundings& surroundings, TransportKind transport,

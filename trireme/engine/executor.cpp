@@ -24,6 +24,10 @@ Executor::Executor(Recorder& recorder, const Clock& clock, Helper* helper)
 
 void Executor::run(Graph& graph, const Schedule& schedule) {
   begin(graph, schedule);
+  finish();
+}
+
+void Executor::finish() {
   while (true) {
     switch (run_one()) {
       case Progress::ran: break;

@@ -86,8 +86,10 @@ class Executor {
   // Runs every task of the graph, each compute task when the schedule chooses it; throws the first error of any task.
   void run(Graph& graph, const Schedule& schedule);
 
-  // The parts of run(): everything that waits for nothing is started; then one compute task a call, if there is one.
+  // The parts of run(): everything that waits for nothing is started; then all the rest,
   void begin(Graph& graph, const Schedule& schedule);
+  void finish();
+  // or one compute task a call, if there is one.
   Progress run_one();
 
   // One thing that the task waits for has come. From any thread, also from inside a task.

@@ -102,6 +102,7 @@ double draw(const Initial& initial, Key key, int64_t i) {
     case Initial::Kind::ones: return 1;
     case Initial::Kind::normal: return initial.scale * normal(key, place);
     case Initial::Kind::uniform: return initial.scale * (2 * uniform(key, place) - 1);
+    case Initial::Kind::given: break;
   }
   return 0;
 }
@@ -111,6 +112,7 @@ double draw(const Initial& initial, Key key, int64_t i) {
 void Model::initialize(uint64_t seed) {
   c10::NoGradGuard no_grad;
   for (const auto& parameter : parameters()) {
+    if (parameter->initial.kind == Initial::Kind::given) continue;
     const Key key = Key{seed}.with("init").with(parameter->name);
     auto values = at::empty(parameter->value.sizes(), at::kDouble);
     auto* data = values.data_ptr<double>();
@@ -167,6 +169,8 @@ void freeze(const Model& model, const ModelConfig& config) {
 }  // namespace
 
 std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab) {
+  if (config.kind == ModelKind::custom)
+    refuse("model.kind = custom is the model of a program that uses the library: train it with that program");
   const int64_t tokens = config.vocab > 0 ? config.vocab : vocab;
   auto model = config.kind == ModelKind::gpt     ? build_gpt(config, tokens)
                : config.kind == ModelKind::llama ? build_llama(config, tokens)

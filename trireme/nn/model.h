@@ -1,6 +1,7 @@
 // Models by name: layers, parameters and loss. What a model is made of does not depend on how it is trained.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,10 +16,15 @@ struct Skip {
   size_t from, to;
 };
 
+// Sum of the cross entropies of the batch, in fp32 or fp64. output [..., classes], targets [...].
+at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets);
+
 class Model {
  public:
   std::vector<std::unique_ptr<Layer>> layers;
   std::vector<Skip> skips;
+  // Of the output and the targets: the sum over all items of the batch.
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)> loss = cross_entropy_sum;
 
   at::Tensor forward(const at::Tensor& input, const Pass& pass) const;
   // The same for layers that are the whole model's from number `first` on; `skipped` holds what skips carry, one each.
@@ -33,9 +39,6 @@ class Model {
   // Moves all parameters to a type and device.
   void to(at::ScalarType dtype, at::Device device);
 };
-
-// Sum of the cross entropies of the batch, in fp32 or fp64. output [..., classes], targets [...].
-at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets);
 
 // `vocab` is what the data needs when the configuration leaves it open. Parameters are fp64 on the CPU until to().
 std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab);

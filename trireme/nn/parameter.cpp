@@ -9,6 +9,7 @@ namespace trireme {
 
 void GradientSlot::written() {
   fresh = false;
+  ++writes;
   if (arrived) arrived();
 }
 
@@ -18,6 +19,11 @@ void GradientSlot::add(const at::Tensor& gradient) {
   } else {
     view.add_(gradient);
   }
+  written();
+}
+
+void GradientSlot::add_nothing() {
+  if (fresh) view.zero_();
   written();
 }
 

@@ -18,6 +18,7 @@ struct DeferredGradients;
 struct GradientSlot {
   at::Tensor view;
   bool fresh = true;                      // nothing written yet in this step: overwrite instead of adding
+  int writes = 0;                         // in this backward pass
   std::function<void()> arrived;          // called after each write
   DeferredGradients* deferred = nullptr;  // set: products and column sums are put off until it computes them
 
@@ -25,6 +26,7 @@ struct GradientSlot {
   void add_product(const at::Tensor& left, const at::Tensor& right);  // view (+)= left · right
   void add_column_sums(const at::Tensor& rows);                       // view (+)= sum over the first dim
   void add_rows(const at::Tensor& places, const at::Tensor& rows);    // view[places[i]] (+)= rows[i]
+  void add_nothing();                                                 // view (+)= 0
 
  private:
   friend struct DeferredGradients;
@@ -48,24 +50,26 @@ struct DeferredGradients {
 
 // How a parameter starts: a distribution and its scale.
 struct Initial {
-  enum class Kind : uint8_t { zeros, ones, normal, uniform } kind = Kind::zeros;
+  enum class Kind : uint8_t { zeros, ones, normal, uniform, given } kind = Kind::zeros;
   double scale = 0;  // standard deviation, or bound of the uniform
 
   static Initial zeros() { return {Kind::zeros, 0}; }
   static Initial ones() { return {Kind::ones, 0}; }
   static Initial normal(double deviation) { return {Kind::normal, deviation}; }
   static Initial uniform(double bound) { return {Kind::uniform, bound}; }
+  static Initial given() { return {Kind::given, 0}; }  // as it is
 };
 
 struct Parameter {
   std::string name;
   at::Tensor value;
   Initial initial;
-  bool trained = true;  // frozen otherwise: it has no gradient and never changes
-  bool decays = true;   // weight decay applies to matrices, not to biases and gains
-  int uses = 1;         // how often one backward pass writes the gradient (a tied embedding: twice)
-  int tie = -1;         // which set of stages shares it, where more than one does
-  bool owned = true;    // of these stages, this one counts and saves it
+  bool trained = true;    // frozen otherwise: it has no gradient and never changes
+  bool decays = true;     // weight decay applies to matrices, not to biases and gains
+  int uses = 1;           // how often one backward pass writes the gradient (a tied embedding: twice)
+  bool optional = false;  // a backward pass may also leave it out
+  int tie = -1;           // which set of stages shares it, where more than one does
+  bool owned = true;      // of these stages, this one counts and saves it
   GradientSlot gradient;
 };
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/base/log.h"
 
 namespace trireme {
 
@@ -87,6 +88,9 @@ void GradientSync::begin_backward(bool last) {
   sending_ = last;
   next_ = 0;
   missing_ = expected_;
+  for (auto& bucket : store_.buckets()) {
+    for (auto& stored : bucket.parameters) stored.parameter->gradient.writes = 0;
+  }
   if (last && order_) order_->begin();
 }
 
@@ -101,7 +105,25 @@ void GradientSync::arrived(size_t bucket) {
   if (order_ && next_ > before) order_->ready(next_);
 }
 
+// What the pass did not use has no gradient from it.
+void GradientSync::fill_in() {
+  std::vector<std::string> unused;
+  for (auto& bucket : store_.buckets()) {
+    for (auto& stored : bucket.parameters) {
+      auto& parameter = *stored.parameter;
+      if (!parameter.optional || parameter.gradient.writes > 0) continue;
+      unused.push_back(parameter.name);
+      parameter.gradient.add_nothing();
+    }
+  }
+  if (unused.empty() || told_unused_) return;
+  told_unused_ = true;
+  log::info("the loss does not depend on {} parameter(s): their gradients are zero. The first: {}", unused.size(),
+            unused.front());
+}
+
 void GradientSync::end_backward(bool last) {
+  fill_in();
   if (last && next_ != missing_.size()) {
     fail("the backward pass left bucket {} without {} of its {} gradients", next_, missing_[next_], expected_[next_]);
   }

@@ -46,7 +46,7 @@ class GradientSync {
 
   // Before the backward pass of a microbatch; only the last one of a step sends anything.
   void begin_backward(bool last);
-  // After it: every gradient must have come.
+  // After it: every gradient must have come, or is zero where its parameter may be left out.
   void end_backward(bool last);
 
   // Sums the totals, by the same road as the buckets and after them; completes the task.
@@ -77,6 +77,7 @@ class GradientSync {
 
   void choose_roots();
   void arrived(size_t bucket);
+  void fill_in();
 
   const SyncKind kind_;
   ParameterStore& store_;
@@ -88,6 +89,7 @@ class GradientSync {
   std::vector<int64_t> missing_;   // of the pass that runs now
   size_t next_ = 0;                // buckets leave in order: this one is next
   bool sending_ = false;
+  bool told_unused_ = false;
   const at::Tensor totals_;
   TaskId totals_task_ = 0;
   std::unique_ptr<AgreedOrder> order_;

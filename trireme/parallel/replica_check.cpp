@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "trireme/base/error.h"
+
 namespace trireme {
 
 namespace {
@@ -16,6 +18,37 @@ at::Tensor sum_of_bits(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void check_same_parameters(const ParameterList& parameters, Communicator& communicator) {
+  const int ranks = communicator.size();
+  // How many there are, first: ranks that list others could not even compare them.
+  const auto count = at::full({1}, static_cast<int64_t>(parameters.size()), at::kLong);
+  const auto counts = at::empty({ranks}, at::kLong);
+  communicator.now([&] { return communicator.all_gather(count, counts, "count parameters"); });
+  for (int rank = 1; rank < ranks; ++rank) {
+    if (counts[rank].item<int64_t>() != counts[0].item<int64_t>())
+      refuse("rank {} has {} parameters, rank 0 has {}: all ranks must train the same model", rank,
+             counts[rank].item<int64_t>(), counts[0].item<int64_t>());
+  }
+  std::vector<at::Tensor> sums;
+  for (const auto& parameter : parameters)
+    sums.push_back(sum_of_bits(parameter->value.detach().contiguous().view({-1})) + parameter->value.numel());
+  const auto mine = at::stack(sums).cpu();
+  const auto all = at::empty({ranks, mine.numel()}, at::kLong);
+  communicator.now([&] { return communicator.all_gather(mine, all, "compare parameters"); });
+  std::vector<std::string> differing;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto column = all.select(1, static_cast<int64_t>(i));
+    if (!column.eq(column[0]).all().item<bool>()) differing.push_back(parameters[i]->name);
+  }
+  if (differing.empty()) return;
+  const size_t shown = std::min<size_t>(differing.size(), 5);
+  refuse(
+      "{} of {} parameters differ between the ranks: {}{}. Seed all ranks alike before the model is made "
+      "(torch::manual_seed), or load the same file on all of them",
+      differing.size(), parameters.size(), fmt::join(differing.begin(), differing.begin() + shown, ", "),
+      shown < differing.size() ? ", ..." : "");
+}
 
 std::vector<int> differing_replicas(const ParameterStore& store, Communicator& communicator, Group group) {
   if (store.buckets().empty()) return {};  // nothing here is trained

@@ -13,4 +13,7 @@ namespace trireme {
 // two nobody can say which is right). Mostly none. Collective, the same on all.
 std::vector<int> differing_replicas(const ParameterStore& store, Communicator& communicator, Group group);
 
+// Refuses, on all ranks, parameters that are not the same everywhere, with the names of those that are not. Collective.
+void check_same_parameters(const ParameterList& parameters, Communicator& communicator);
+
 }  // namespace trireme

@@ -7,9 +7,11 @@ namespace {
 
 void describe_model(Settings& settings, ModelConfig& model) {
   settings.section("model", "The network that is trained.");
-  settings.add_choice("model.kind", model.kind,
-                      {{"gpt", ModelKind::gpt}, {"llama", ModelKind::llama}, {"mlp", ModelKind::mlp}},
-                      "A GPT or Llama that predicts the next token, or a multilayer perceptron that classifies.");
+  settings.add_choice(
+      "model.kind", model.kind,
+      {{"gpt", ModelKind::gpt}, {"llama", ModelKind::llama}, {"mlp", ModelKind::mlp}, {"custom", ModelKind::custom}},
+      "A GPT or Llama that predicts the next token, a multilayer perceptron that classifies, or the model "
+      "of a program that uses the library.");
   settings.add("model.layers", model.layers, "Transformer blocks, or hidden layers of an mlp.").at_least(1);
   settings.add("model.width", model.width, "Size of the vector that passes from layer to layer.").at_least(1);
   settings.add("model.heads", model.heads, "Attention heads of each block (gpt, llama); they share the width.")
@@ -57,8 +59,12 @@ void describe_fine_tuning(Settings& settings, ModelConfig& model) {
 void describe_data(Settings& settings, DataConfig& data) {
   settings.section("data", "What it is trained on.");
   settings.add_choice("data.kind", data.kind,
-                      {{"text", DataKind::text}, {"tokens", DataKind::tokens}, {"synthetic", DataKind::synthetic}},
-                      "A text file, a file of token numbers, or samples made up from the seed.");
+                      {{"text", DataKind::text},
+                       {"tokens", DataKind::tokens},
+                       {"synthetic", DataKind::synthetic},
+                       {"custom", DataKind::custom}},
+                      "A text file, a file of token numbers, samples made up from the seed, or those of a program that "
+                      "uses the library.");
   settings.add("data.path", data.path, "The file of text or tokens.");
   settings.add_choice("data.dtype", data.dtype,
                       {{"auto", TokenType::automatic}, {"uint16", TokenType::uint16}, {"uint32", TokenType::uint32}},
@@ -273,6 +279,7 @@ void check(const RunConfig& config, const Settings& settings) {
   const auto& optimizer = config.optimizer;
   const auto& watchdog = config.watchdog;
   const bool is_llama = model.kind == ModelKind::llama, reads = reads_tokens(model.kind);
+  const bool is_custom = model.kind == ModelKind::custom;
   const bool is_synthetic = data.kind == DataKind::synthetic;
   const bool looks_ahead = optimizer.kind == OptimizerKind::sgd && optimizer.nesterov;
 
@@ -287,8 +294,9 @@ void check(const RunConfig& config, const Settings& settings) {
   require(model.lora_rank == 0 || reads, "model.lora_rank", "must be 0 with", "model.kind");
   require(model.lora_rank == 0 || !model.from.empty(), "model.from", "must name a base with", "model.lora_rank");
   require(model.lora_rank == 0 || model.freeze.empty(), "model.freeze", "must be empty with", "model.lora_rank");
-  require(reads || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
-  require(is_synthetic || !data.path.empty(), "data.path", "must name a file with", "data.kind");
+  require(is_custom == (data.kind == DataKind::custom), "data.kind", "must be custom exactly with", "model.kind");
+  require(reads || is_custom || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
+  require(is_synthetic || is_custom || !data.path.empty(), "data.path", "must name a file with", "data.kind");
   require(data.kind == DataKind::tokens || data.mask.empty(), "data.mask", "must be empty with", "data.kind");
   require(data.kind == DataKind::tokens || data.separator < 0, "data.separator", "must be -1 with", "data.kind");
   require(train.microbatch <= train.batch, "train.microbatch", "must be at most", "train.batch");

@@ -12,8 +12,8 @@
 
 namespace trireme {
 
-enum class ModelKind { gpt, llama, mlp };
-enum class DataKind { text, tokens, synthetic };
+enum class ModelKind { gpt, llama, mlp, custom };
+enum class DataKind { text, tokens, synthetic, custom };
 enum class TokenType { automatic, uint16, uint32 };
 enum class Precision { fp64, fp32, bf16 };
 enum class DeviceKind { cpu, cuda };

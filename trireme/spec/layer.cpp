@@ -23,13 +23,13 @@ double LayerTable::flops() const {
 }
 
 std::string LayerTable::full() const {
-  std::string text = fmt::format("{:<12} {:>10} {:>14} {:>14} {:>12} {:>12} {:>12}\n", "layer", "parameters",
-                                 "forward FLOP", "backward FLOP", "parallelism", "kept", "output");
+  std::string text = fmt::format("{:<12} {:>10} {:>14} {:>14} {:>8} {:>12} {:>12} {:>12}\n", "layer", "parameters",
+                                 "forward FLOP", "backward FLOP", "depth", "parallelism", "kept", "output");
   const auto bytes = [&](int64_t elements) { return human_bytes(static_cast<double>(elements * element_bytes)); };
   for (const auto& layer : layers) {
-    text += fmt::format("{:<12} {:>10} {:>14} {:>14} {:>12} {:>12} {:>12}\n", layer.name,
+    text += fmt::format("{:<12} {:>10} {:>14} {:>14} {:>8} {:>12} {:>12} {:>12}\n", layer.name,
                         human_count(static_cast<double>(layer.parameters)), human_count(layer.forward_flops),
-                        human_count(layer.backward_flops),
+                        human_count(layer.backward_flops), human_count(layer.depth),
                         human_count(layer.depth > 0 ? layer.forward_flops / layer.depth : 0), bytes(layer.activations),
                         bytes(layer.output));
   }

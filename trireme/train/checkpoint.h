@@ -19,7 +19,7 @@
 #include "trireme/observe/recorder.h"
 #include "trireme/optim/store.h"
 #include "trireme/spec/source_model.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 
 namespace trireme {
 

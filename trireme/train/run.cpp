@@ -29,7 +29,7 @@
 #include "trireme/train/run_folder.h"
 #include "trireme/train/run_trace.h"
 #include "trireme/train/straggler_watch.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 #include "trireme/train/weights.h"
 #include "trireme/spec/links.h"
 
@@ -104,6 +104,7 @@ DataOptions data_options(const RunConfig& config) {
   DataOptions options;
   const bool vectors = config.model.kind == ModelKind::mlp;
   switch (config.data.kind) {
+    case DataKind::custom: refuse("data.kind = custom is the data of a program that uses the library");
     case DataKind::text: options.kind = "text"; break;
     case DataKind::tokens: options.kind = "tokens"; break;
     case DataKind::synthetic: options.kind = vectors ? "synthetic_vectors" : "synthetic_tokens"; break;
@@ -179,9 +180,8 @@ std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, con
   return stages;
 }
 
-LayerTable table_of(const RunConfig& config, const Dataset& data) {
-  return build_model(config.model, data.vocab())
-      ->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+LayerTable table_of(const RunConfig& config, const Model& model) {
+  return model.table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
 }
 
 // One run of this rank, from its data to its last checkpoint.
@@ -192,14 +192,15 @@ class Run {
         world_(world),
         options_(options),
         writer_(writer),
-        data_(open_data(config)),
+        data_(options.subject ? options.subject->data() : open_data(config)),
         resolved_(resolved_yaml(config)) {}
 
   RunResult operator()() {
     check_same_everywhere(world_, resolved_, *data_.train);
-    const auto stages = planned(config_, *data_.train, table_of(config_, *data_.train), world_.size());
+    auto model = options_.subject ? options_.subject->model() : build_model(config_.model, data_.train->vocab());
+    const auto stages = planned(config_, *data_.train, table_of(config_, *model), world_.size());
     const auto checkpoint = find_folder();
-    Trainer trainer(config_, world_, data_);
+    StageTrainer trainer(config_, world_, data_, std::move(model));
     if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
       load_weights(open_source_model(config_.model.from), trainer.model().parameters(), trainer.store(),
                    /*whole_model=*/trainer.mesh().stages == 1);
@@ -245,7 +246,7 @@ class Run {
     return shared;
   }
 
-  void open_folder(Trainer& trainer, const std::vector<StagePlan>& stages) {
+  void open_folder(StageTrainer& trainer, const std::vector<StagePlan>& stages) {
     auto& recorder = world_.recorder();
     const int64_t begun_at = trainer.progression().step, known = options_.resume ? begun_at : -1;
     set_aside_checkpoints_after(folder_.path, begun_at);
@@ -266,7 +267,7 @@ class Run {
                    {{"step", begun_at}, {"ranks", world_.size()}, {"threads", at::get_num_threads()}});
   }
 
-  void do_steps(Trainer& trainer) {
+  void do_steps(StageTrainer& trainer) {
     std::vector<double> seconds;
     RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
     StragglerWatch stragglers(config_, trainer.mesh(), world_);
@@ -280,6 +281,7 @@ class Run {
       if (report.eval_loss) result_.eval_loss = report.eval_loss;
       result_.loss = report.loss;
       world_.recorder().report(report);
+      if (options_.after_step) options_.after_step(report);
       trainer.check_finite(report);
       stragglers.after(report);
       trace.after(report.step, last);
@@ -373,13 +375,24 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
 void check_run(const RunConfig& config, int ranks) {
   if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
-  planned(config, *data.train, table_of(config, *data.train), ranks);
+  planned(config, *data.train, table_of(config, *build_model(config.model, data.train->vocab())), ranks);
+}
+
+Analysis analyze(const RunConfig& config) {
+  const bool open = config.model.kind == ModelKind::gpt && config.model.vocab == 0;
+  const auto model = build_model(config.model, open ? open_data(config).train->vocab() : config.model.vocab);
+  RunConfig named = config;
+  Analysis analysis;
+  analysis.table = table_of(config, *model);
+  analysis.name = describe(named).text("model.kind");
+  analysis.batch = config.train.batch;
+  return analysis;
 }
 
 std::string describe_run(const RunConfig& config, int ranks) {
   const auto data = open_data(config);
   choose_device(config.train.device == DeviceKind::cuda, 0);
-  const auto table = table_of(config, *data.train);
+  const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
   const auto stages = planned(config, *data.train, table, ranks);
   std::string text = table.full();
   text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",

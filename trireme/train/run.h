@@ -4,21 +4,34 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
+#include "trireme/nn/model.h"
+#include "trireme/observe/step_report.h"
+#include "trireme/spec/analysis.h"
 #include "trireme/spec/config.h"
 
 namespace trireme {
+
+// What a program trains that brings its own model and data (model.kind and data.kind are custom then).
+struct Subject {
+  std::function<std::unique_ptr<Model>()> model;  // the whole model, made anew
+  std::function<Split()> data;
+};
 
 struct RunOptions {
   std::string name = "run";  // of the configuration: runs/NAME-N
   bool resume = false;
   std::filesystem::path resume_from;  // a run's folder or one checkpoint; empty = the newest run of this name
   bool quiet = false;                 // no progress line
+  std::optional<Subject> subject;
+  std::function<void(const StepReport&)> after_step;  // called on all ranks
 };
 
 struct RunResult {
@@ -48,6 +61,9 @@ void check_run(const RunConfig& config, int ranks);
 
 // What a run would be: plan, layers, memory. Checks what the run would check, reads the first batch, trains nothing.
 std::string describe_run(const RunConfig& config, int ranks);
+
+// What the configuration's model costs. Opens the data only where the model's size depends on it.
+Analysis analyze(const RunConfig& config);
 
 // How many threads each of a host's ranks computes with.
 int threads_per_rank(const RunConfig& config, int local_ranks);

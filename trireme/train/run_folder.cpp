@@ -109,7 +109,8 @@ void RunFolder::prepare(const std::string& resolved_config, const std::string& p
   write_atomically(path / "plan.yaml", plan);
 }
 
-std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world, Trainer& trainer) {
+std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world,
+                      StageTrainer& trainer) {
   std::string text = "# How the work is split. Written by the run, for people to read.\n";
   text +=
       fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());

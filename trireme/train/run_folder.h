@@ -26,6 +26,7 @@ struct RunFolder {
 };
 
 // The plan of a run, as a person reads it: ranks, shares, microbatches, buckets.
-std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world, Trainer& trainer);
+std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world,
+                      StageTrainer& trainer);
 
 }  // namespace trireme

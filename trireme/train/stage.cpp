@@ -36,6 +36,7 @@ Stage::Stage(std::unique_ptr<Model> whole, const std::vector<int64_t>& begins, i
 
   model_ = std::make_unique<Model>();
   model_->skips = whole->skips;
+  model_->loss = whole->loss;
   for (int64_t i = begin_; i < end_; ++i) model_->layers.push_back(std::move(whole->layers[static_cast<size_t>(i)]));
   // A parameter that another stage uses too is written here only by the layers that are here.
   std::map<const Parameter*, int> uses;

@@ -1,4 +1,4 @@
-#include "trireme/data/loader.h"
+#include "trireme/data/step_loader.h"
 
 #include <ATen/ops/empty.h>
 
@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-Loader::Loader(const Dataset& dataset, SampleOrder order, Share share, int64_t microbatch, int64_t first_step)
+StepLoader::StepLoader(const Dataset& dataset, SampleOrder order, Share share, int64_t microbatch, int64_t first_step)
     : dataset_(dataset), order_(order), pieces_(trireme::microbatches(share, microbatch)) {
   if (order.samples() != dataset.size()) {
     fail("an order of {} samples does not fit a dataset of {}", order.samples(), dataset.size());
@@ -17,7 +17,7 @@ Loader::Loader(const Dataset& dataset, SampleOrder order, Share share, int64_t m
   thread_ = std::jthread([this, first_step](std::stop_token stop) { prefetch(std::move(stop), first_step); });
 }
 
-LoadedStep Loader::next() {
+LoadedStep StepLoader::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ready_ || failure_; });
   if (failure_) std::rethrow_exception(failure_);
@@ -28,7 +28,7 @@ LoadedStep Loader::next() {
   return step;
 }
 
-LoadedStep Loader::load(int64_t step) const {
+LoadedStep StepLoader::load(int64_t step) const {
   LoadedStep loaded;
   loaded.step = step;
   loaded.microbatches.reserve(pieces_.size());
@@ -48,7 +48,7 @@ LoadedStep Loader::load(int64_t step) const {
 }
 
 // Builds a step only once the one before it was taken, so that no more than two are alive: one in use, one ready.
-void Loader::prefetch(std::stop_token stop, int64_t first_step) {
+void StepLoader::prefetch(std::stop_token stop, int64_t first_step) {
   int64_t step = first_step;
   const auto publish = [&](auto&& store) {
     {

@@ -16,7 +16,7 @@
 #include "trireme/comm/postbox.h"
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
-#include "trireme/data/loader.h"
+#include "trireme/data/step_loader.h"
 #include "trireme/device/device_trace.h"
 #include "trireme/engine/executor.h"
 #include "trireme/nn/model.h"
@@ -38,10 +38,11 @@ struct Progression {
   int64_t skipped_in_a_row = 0;
 };
 
-class Trainer {
+class StageTrainer {
  public:
-  Trainer(const RunConfig& config, World& world, const Split& data);
-  ~Trainer();
+  // `whole` is the model, all of it; without one, what the configuration names.
+  StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole = nullptr);
+  ~StageTrainer();
 
   // Does the next step; `stop` is this rank's wish to end, agreed on by all ranks in stop_agreed().
   StepReport step(bool stop);
@@ -122,6 +123,7 @@ class Trainer {
   const Share share_;  // of the global batch: this rank's replica's
   at::Device device_;
   int64_t model_parameters_ = 0, model_trained_ = 0, model_layers_ = 0;  // of all stages
+  int64_t widest_bytes_ = 0;  // that a layer hands to the next, of one sample
   std::unique_ptr<Stage> stage_;
   GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;
@@ -138,7 +140,7 @@ class Trainer {
   std::function<void(size_t layer)> before_layer_;  // which may be on their way until it is passed
   Graph step_graph_, evaluation_graph_;
 
-  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<StepLoader> loader_;
   std::vector<Share> pieces_;     // of the training batch
   std::vector<Share> evaluated_;  // of the held-out samples
   LoadedStep loaded_;

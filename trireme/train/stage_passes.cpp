@@ -10,13 +10,13 @@
 #include "trireme/device/device.h"
 #include "trireme/nn/attention.h"
 #include "trireme/train/dealing.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 
 namespace trireme {
 
 // For a microbatch, the waits for what other stages send: activations before a forward pass, gradients before a
 // backward pass.
-std::vector<TaskId> Trainer::add_receives(Graph& graph, uint16_t kind, size_t m) {
+std::vector<TaskId> StageTrainer::add_receives(Graph& graph, uint16_t kind, size_t m) {
   std::vector<TaskId> tasks;
   const bool back = kind == gradient;
   const auto& crossings = back ? stage_->outgoing() : stage_->incoming();
@@ -36,17 +36,17 @@ std::vector<TaskId> Trainer::add_receives(Graph& graph, uint16_t kind, size_t m)
   return tasks;
 }
 
-at::Tensor Trainer::on_device(const at::Tensor& tensor) const {
+at::Tensor StageTrainer::on_device(const at::Tensor& tensor) const {
   const auto type = tensor.is_floating_point() ? value_type(config_.train.precision) : tensor.scalar_type();
   // From pinned memory, so that the copy takes its turn on the card and not on this thread.
   return (device_.is_cuda() ? tensor.pin_memory() : tensor).to(device_, type, /*non_blocking=*/true);
 }
 
-Documents Trainer::documents_of(const at::Tensor& starts) const {
+Documents StageTrainer::documents_of(const at::Tensor& starts) const {
   return starts.defined() ? documents_from(on_device(starts)) : Documents{};
 }
 
-Pass Trainer::pass_of(const Microbatch& microbatch) const {
+Pass StageTrainer::pass_of(const Microbatch& microbatch) const {
   Pass pass;
   pass.training = true;
   pass.dropout =
@@ -57,12 +57,12 @@ Pass Trainer::pass_of(const Microbatch& microbatch) const {
   return pass;
 }
 
-TraceSpan Trainer::on_card(const char* what, int64_t index) const {
+TraceSpan StageTrainer::on_card(const char* what, int64_t index) const {
   return {.track = TraceTrack::card, .name = what, .index = index, .step = world_.recorder().step()};
 }
 
 // Only the pass that was given last may still be waiting on the card when the next one is chosen.
-void Trainer::finish_pass() {
+void StageTrainer::finish_pass() {
   if (!device_.is_cuda() || !settles_) return;
   DeviceEvent pass;
   pass.record(device_);
@@ -70,7 +70,7 @@ void Trainer::finish_pass() {
   last_pass_ = std::move(pass);
 }
 
-void Trainer::forward(size_t m) {
+void StageTrainer::forward(size_t m) {
   auto& flight = flights_[m];
   const int64_t before = counted_bytes();
   const auto count = [&] {
@@ -87,7 +87,7 @@ void Trainer::forward(size_t m) {
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch));
   if (stage_->last()) {
-    flight.loss = cross_entropy_sum(flight.outputs[0], on_device(microbatch.targets));
+    flight.loss = stage_->model().loss(flight.outputs[0], on_device(microbatch.targets));
     flight.outputs.clear();
   }
   count();
@@ -100,7 +100,7 @@ void Trainer::forward(size_t m) {
   finish_pass();
 }
 
-void Trainer::backward(size_t m) {
+void StageTrainer::backward(size_t m) {
   auto& flight = flights_[m];
   std::vector<at::Tensor> gradients;
   for (auto& message : flight.gradients) gradients.push_back(message.take());
@@ -132,7 +132,7 @@ void Trainer::backward(size_t m) {
   finish_pass();
 }
 
-void Trainer::build_evaluation() {
+void StageTrainer::build_evaluation() {
   if (!data_.validation || config_.train.eval_batches == 0) return;
   const int64_t wanted = config_.train.eval_batches * config_.train.batch;
   const int64_t samples = std::min(data_.validation->size(), wanted);
@@ -163,7 +163,7 @@ void Trainer::build_evaluation() {
   *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, before);
 }
 
-void Trainer::evaluate_one(size_t m) {
+void StageTrainer::evaluate_one(size_t m) {
   c10::NoGradGuard no_grad;
   std::vector<int64_t> places(static_cast<size_t>(evaluated_[m].count));
   for (size_t i = 0; i < places.size(); ++i) places[i] = evaluated_[m].first + static_cast<int64_t>(i);
@@ -177,7 +177,7 @@ void Trainer::evaluate_one(size_t m) {
   pass.documents = documents_of(batch.starts);
   const auto outputs = stage_->forward(inputs, pass);
   if (stage_->last()) {
-    loss_sum_ += cross_entropy_sum(outputs[0], on_device(batch.targets)) / evaluated_items_;
+    loss_sum_ += stage_->model().loss(outputs[0], on_device(batch.targets)) / evaluated_items_;
     return;
   }
   const int replica = mesh_.replica_of(world_.rank());
@@ -188,7 +188,7 @@ void Trainer::evaluate_one(size_t m) {
   }
 }
 
-std::optional<double> Trainer::evaluate() {
+std::optional<double> StageTrainer::evaluate() {
   if (evaluation_graph_.size() == 0) return std::nullopt;
   loss_sum_.zero_();
   catch_up();

@@ -1,4 +1,4 @@
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -17,7 +17,7 @@
 
 namespace trireme {
 
-Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
+StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> model)
     : config_(config),
       world_(world),
       data_(data),
@@ -34,11 +34,12 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
               config.train.microbatch);
   }
 
-  auto model = build_model(config.model, data.train->vocab());
+  if (!model) model = build_model(config.model, data.train->vocab());
   const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
   model_parameters_ = model_trained_ = table.parameters();
   for (const auto& layer : table.layers) model_trained_ -= layer.frozen;
   model_layers_ = static_cast<int64_t>(table.layers.size());
+  for (const auto& layer : table.layers) widest_bytes_ = std::max(widest_bytes_, layer.output * table.element_bytes);
   const auto begins = stage_begins(table, config.parallel);
   stage_ = std::make_unique<Stage>(std::move(model), begins, stage_number());
   stage_->model().initialize(static_cast<uint64_t>(config.train.seed));
@@ -74,10 +75,10 @@ Trainer::Trainer(const RunConfig& config, World& world, const Split& data)
   build_evaluation();
 }
 
-Trainer::~Trainer() = default;
+StageTrainer::~StageTrainer() = default;
 
 // The replicas of a stage, the stages that share parameters, and the ways between neighbouring stages.
-void Trainer::join_groups() {
+void StageTrainer::join_groups() {
   auto& communicator = world_.communicator();
   carriers_.communicator = &communicator;
   if (mesh_.stages == 1) return;
@@ -94,9 +95,7 @@ void Trainer::join_groups() {
   for (const auto& crossing : stage_->incoming()) add(peers.from, mesh_.rank_of(crossing.from, replica));
   for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
   peers.to = peers.from;  // gradients go back the way that activations came
-  const auto widest = static_cast<int64_t>(at::elementSize(value_type(config_.train.precision))) *
-                      (reads_tokens(config_.model.kind) ? config_.model.context : 1) * config_.model.width;
-  peers.message_bytes = widest * pieces_.front().count;
+  peers.message_bytes = widest_bytes_ * pieces_.front().count;
   peers.device = device_;
   peers.trace = &device_trace_;
   postbox_ =
@@ -106,7 +105,7 @@ void Trainer::join_groups() {
   carriers_.postbox = postbox_.get();
 }
 
-std::string Trainer::brief() const {
+std::string StageTrainer::brief() const {
   const auto parts = mesh_.stages == 1 ? fmt::format("and {} buckets", store_->buckets().size())
                                        : fmt::format("as {} stages of {} replica(s)", mesh_.stages, mesh_.replicas);
   const auto trained = model_trained_ == model_parameters_
@@ -117,7 +116,7 @@ std::string Trainer::brief() const {
                      describe(device_), world_.size(), world_.communicator().transport_name(), config_.train.batch);
 }
 
-void Trainer::build_step() {
+void StageTrainer::build_step() {
   auto& graph = step_graph_;
   const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this] { loaded_ = loader_->next(); });
   std::vector<TaskId> passes;
@@ -175,7 +174,7 @@ void Trainer::build_step() {
   }
 }
 
-void Trainer::fill_totals() {
+void StageTrainer::fill_totals() {
   double squares = 0;
   const bool root = config_.sync.kind == SyncKind::root;
   for (size_t b = 0; sums_squares() && b < squares_.size(); ++b) {
@@ -200,7 +199,7 @@ void Trainer::fill_totals() {
   total[total_idle + 3 * mesh_.stages + world_.rank()] = clock_.now_s() - step_begun_s_ - waited_s;
 }
 
-void Trainer::decide() {
+void StageTrainer::decide() {
   double squares = 0;
   if (sums_squares()) {
     squares = totals_[total_squares].item<double>();
@@ -223,7 +222,7 @@ void Trainer::decide() {
   scale_ = clip > 0 && grad_norm_ > clip ? clip / grad_norm_ : 1;
 }
 
-void Trainer::catch_up(size_t b) {
+void StageTrainer::catch_up(size_t b) {
   if (sync_->ahead() && !behind_.buckets[b]) return;
   const double begun = clock_.now_s();
   sync_->await(b);
@@ -234,29 +233,29 @@ void Trainer::catch_up(size_t b) {
   behind_.buckets[b] = false;
 }
 
-void Trainer::catch_up() {
+void StageTrainer::catch_up() {
   for (size_t b = 0; b < behind_.buckets.size(); ++b) catch_up(b);
 }
 
-void Trainer::measure(size_t b) {
+void StageTrainer::measure(size_t b) {
   const auto& gradients = store_->buckets()[b].gradients;
   squares_[b] = at::dot(gradients, gradients);
 }
 
-void Trainer::update(size_t b, int64_t number, double lr, double scale) {
+void StageTrainer::update(size_t b, int64_t number, double lr, double scale) {
   const DeviceSpan span(&device_trace_, on_card("optimize", static_cast<int64_t>(b)));
   auto& bucket = store_->buckets()[b];
   optimizer_->update(bucket, number, lr, scale);
   ParameterStore::publish(bucket);
 }
 
-StepReport Trainer::step(bool stop) {
+StepReport StageTrainer::step(bool stop) {
   step_begun_s_ = clock_.now_s();
   awaited_s_ = 0;
   const int64_t sent = world_.recorder().sent_bytes();
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
-    loader_ = std::make_unique<Loader>(*data_.train, order, share_, config_.train.microbatch, progression_.step);
+    loader_ = std::make_unique<StepLoader>(*data_.train, order, share_, config_.train.microbatch, progression_.step);
   }
   wants_stop_ = stop;
   world_.recorder().set_step(progression_.step + 1);
@@ -300,7 +299,7 @@ StepReport Trainer::step(bool stop) {
   return report;
 }
 
-void Trainer::check_finite(const StepReport& report) const {
+void StageTrainer::check_finite(const StepReport& report) const {
   if (update_) return;
   const auto shown = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };  // no sign
   const int64_t limit = config_.train.nonfinite_limit;
@@ -314,7 +313,7 @@ void Trainer::check_finite(const StepReport& report) const {
             shown(report.grad_norm));
 }
 
-void Trainer::find_layers() {
+void StageTrainer::find_layers() {
   const auto& buckets = store_->buckets();
   for (const auto& layer : model().layers) {
     auto& needed = layer_buckets_.emplace_back();
@@ -332,14 +331,14 @@ void Trainer::find_layers() {
   };
 }
 
-void Trainer::while_whole(const std::function<void()>& save) {
+void StageTrainer::while_whole(const std::function<void()>& save) {
   catch_up();
   if (config_.sync.kind == SyncKind::root) sync_->gather_state(*optimizer_);
   save();
   if (config_.sync.kind == SyncKind::root) sync_->release_state();
 }
 
-void Trainer::check_replicas() {
+void StageTrainer::check_replicas() {
   catch_up();
   if (mesh_.replicas == 1) return;
   world_.recorder().compute("compare replicas");

@@ -1,4 +1,4 @@
-#include "trireme/train/trainer.h"
+#include "trireme/train/stage_trainer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ std::string failure_of(const std::function<void()>& action) {
   return "";
 }
 
-TEST(Trainer, RefusesMoreRanksThanSamples) {
+TEST(StageTrainer, RefusesMoreRanksThanSamples) {
   auto config = small_mlp();
   config.train.batch = 2;
   EXPECT_EQ(refusal_of([&] { run_trainer(config, 3, 1); }),
@@ -55,7 +55,7 @@ TEST(Trainer, RefusesMoreRanksThanSamples) {
             "the data holds 2 training samples, fewer than the 3 ranks");
 }
 
-TEST(Trainer, ReportsWhatAStepDid) {
+TEST(StageTrainer, ReportsWhatAStepDid) {
   auto config = small_gpt();
   const auto outcome = run_trainer(config, 2, 4);
   for (int64_t step = 1; step <= 4; ++step) {
@@ -75,7 +75,7 @@ TEST(Trainer, ReportsWhatAStepDid) {
   EXPECT_EQ(outcome.progression.updates, 4);
 }
 
-TEST(Trainer, Learns) {
+TEST(StageTrainer, Learns) {
   for (const auto precision : {Precision::fp64, Precision::fp32, Precision::bf16}) {
     for (auto config : {small_gpt(), small_mlp()}) {
       config.train.precision = precision;
@@ -90,7 +90,7 @@ TEST(Trainer, Learns) {
   }
 }
 
-TEST(Trainer, EvaluatesTheSameOnEverySplit) {
+TEST(StageTrainer, EvaluatesTheSameOnEverySplit) {
   auto config = small_gpt();
   config.data.samples = 41;
   config.data.validation = 0.32;  // 13 samples held out
@@ -111,19 +111,19 @@ TEST(Trainer, EvaluatesTheSameOnEverySplit) {
 }
 
 // Fewer held-out samples than ranks: some have nothing to evaluate, and all get the answer.
-TEST(Trainer, EvaluatesLessThanASampleARank) {
+TEST(StageTrainer, EvaluatesLessThanASampleARank) {
   auto config = small_mlp();
   config.data.validation = 0.05;
   const auto alone = run_trainer(config, 1, 1), many = run_trainer(config, 4, 1);
   EXPECT_NEAR(*many.evaluation / *alone.evaluation, 1, 1e-9);
 }
 
-TEST(Trainer, ClipsTheUpdate) {
+TEST(StageTrainer, ClipsTheUpdate) {
   auto config = plain_descent();
   for (const double clip : {0.0, 0.01, 1e6}) {
     config.optimizer.clip = clip;
     at::Tensor before;
-    const auto outcome = run_trainer(config, 2, 1, [&](Trainer& trainer, World& world, int64_t) {
+    const auto outcome = run_trainer(config, 2, 1, [&](StageTrainer& trainer, World& world, int64_t) {
       if (world.rank() == 0) before = parameters_of(trainer);
     });
     const double norm = outcome.reports[0].grad_norm, moved = (outcome.parameters[0] - before).norm().item<double>();
@@ -133,7 +133,7 @@ TEST(Trainer, ClipsTheUpdate) {
 }
 
 // What a rank sends depends on the parameters alone: gradients of microbatches add up where they are.
-TEST(Trainer, SendsNothingWhileItAccumulates) {
+TEST(StageTrainer, SendsNothingWhileItAccumulates) {
   auto config = small_gpt();
   config.train.batch = 12;
   for (const int ranks : {2, 3}) {
@@ -148,13 +148,13 @@ TEST(Trainer, SendsNothingWhileItAccumulates) {
   }
 }
 
-TEST(Trainer, StopsEveryRankAtTheSameStep) {
+TEST(StageTrainer, StopsEveryRankAtTheSameStep) {
   auto config = small_mlp();
   const Split data = open_dataset(data_options(config));
   std::vector<int64_t> stopped(3);
   World::run_threads(3, [&](World& world) {
     at::set_num_threads(1);
-    Trainer trainer(config, world, data);
+    StageTrainer trainer(config, world, data);
     while (!trainer.stop_agreed()) trainer.step(/*stop=*/world.rank() == 2 && trainer.progression().step == 3);
     stopped[static_cast<size_t>(world.rank())] = trainer.progression().step;
   });
@@ -162,11 +162,11 @@ TEST(Trainer, StopsEveryRankAtTheSameStep) {
 }
 
 // A poisoned parameter of one rank: the loss of all is not finite, and all leave everything as it was.
-TEST(Trainer, SkipsStepsThatAreNotFinite) {
+TEST(StageTrainer, SkipsStepsThatAreNotFinite) {
   auto config = small_gpt();
   std::vector<at::Tensor> before(2), after(2);
   at::Tensor healthy;
-  const auto outcome = run_trainer(config, 2, 6, [&](Trainer& trainer, World& world, int64_t step) {
+  const auto outcome = run_trainer(config, 2, 6, [&](StageTrainer& trainer, World& world, int64_t step) {
     c10::NoGradGuard no_grad;
     auto poisoned = trainer.model().parameters()[2]->value;
     const auto rank = static_cast<size_t>(world.rank());
@@ -192,13 +192,13 @@ TEST(Trainer, SkipsStepsThatAreNotFinite) {
   EXPECT_FALSE(at::equal(outcome.parameters[0], after[0]));  // training went on
 }
 
-TEST(Trainer, EndsAfterTooManySkippedSteps) {
+TEST(StageTrainer, EndsAfterTooManySkippedSteps) {
   auto config = small_mlp();
   for (const int64_t limit : {0, 2}) {
     config.train.nonfinite_limit = limit;
     int64_t last = 0;
     const auto message = failure_of([&] {
-      run_trainer(config, 2, 10, [&](Trainer& trainer, World& world, int64_t step) {
+      run_trainer(config, 2, 10, [&](StageTrainer& trainer, World& world, int64_t step) {
         c10::NoGradGuard no_grad;
         if (world.rank() == 0) last = step;
         if (step == 2) trainer.model().parameters()[0]->value.fill_(infinity);
@@ -212,13 +212,13 @@ TEST(Trainer, EndsAfterTooManySkippedSteps) {
 }
 
 // A gradient can overflow where the loss does not.
-TEST(Trainer, SeesGradientsThatAreNotFinite) {
+TEST(StageTrainer, SeesGradientsThatAreNotFinite) {
   auto config = plain_descent();
   config.train.precision = Precision::fp32;
   config.model.layers = 1;
   config.train.nonfinite_limit = 5;
   at::Tensor before;
-  const auto outcome = run_trainer(config, 1, 1, [&](Trainer& trainer, World&, int64_t) {
+  const auto outcome = run_trainer(config, 1, 1, [&](StageTrainer& trainer, World&, int64_t) {
     c10::NoGradGuard no_grad;
     // Hidden units of about 1e30 that the head weighs with zero: a finite loss, and squares beyond fp32.
     trainer.model().parameters()[0]->value.mul_(1e30);
@@ -236,7 +236,7 @@ std::string told_of_divergence(const RunConfig& config, int ranks, int wrong) {
   std::mutex mutex;
   std::vector<std::string> told;
   std::vector<int64_t> steps;
-  const auto check_before_step = [&](Trainer& trainer, World& world, int64_t step) {
+  const auto check_before_step = [&](StageTrainer& trainer, World& world, int64_t step) {
     if (step == 1) return;
     if (step == 3 && world.rank() == wrong) {
       auto bits = trainer.store().buckets()[0].master.view(at::kLong);
@@ -257,7 +257,7 @@ std::string told_of_divergence(const RunConfig& config, int ranks, int wrong) {
   return told.empty() ? "" : told.front();
 }
 
-TEST(Trainer, NamesTheReplicaWhoseParametersAreOthers) {
+TEST(StageTrainer, NamesTheReplicaWhoseParametersAreOthers) {
   auto config = small_gpt();
   EXPECT_THAT(told_of_divergence(config, 3, 1), HasSubstr("step 2: rank 1 has other parameters than its replicas"));
   EXPECT_THAT(told_of_divergence(config, 2, 1), HasSubstr("step 2: ranks 0, 1 have different parameters"));
@@ -267,11 +267,11 @@ TEST(Trainer, NamesTheReplicaWhoseParametersAreOthers) {
   EXPECT_THAT(told_of_divergence(config, 6, 3), HasSubstr("rank 3 has other parameters than its replicas"));
 }
 
-TEST(Trainer, DescribesItself) {
+TEST(StageTrainer, DescribesItself) {
   const auto config = small_gpt();
   const Split data = open_dataset(data_options(config));
   World::run_threads(2, [&](World& world) {
-    Trainer trainer(config, world, data);
+    StageTrainer trainer(config, world, data);
     EXPECT_THAT(
         trainer.brief(),
         testing::MatchesRegex(".* parameters in 4 layers and 1 buckets on .*; 2 rank\\(s\\) by .*, 7 samples a step"));

@@ -1,4 +1,4 @@
-#include "trireme/data/loader.h"
+#include "trireme/data/step_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,14 +47,14 @@ class Watched final : public Dataset {
   SyntheticTokens inner_{100, 8, 32, 1};
 };
 
-TEST(Loader, GivesWhatDirectReadingGives) {
+TEST(StepLoader, GivesWhatDirectReadingGives) {
   const SyntheticTokens dataset(100, 8, 32, 1);
   const SampleOrder order(100, 24, 9);
   for (const int ranks : {1, 3}) {
     for (const int64_t microbatch : {0, 3, 5}) {
       const Share share = share_of(24, ranks - 1, ranks);
       const auto pieces = microbatches(share, microbatch);
-      Loader loader(dataset, order, share, microbatch, 7);
+      StepLoader loader(dataset, order, share, microbatch, 7);
       for (int64_t step = 7; step < 20; ++step) {
         const LoadedStep loaded = loader.next();
         ASSERT_EQ(loaded.step, step);
@@ -73,16 +73,16 @@ TEST(Loader, GivesWhatDirectReadingGives) {
   }
 }
 
-TEST(Loader, GivesNothingForAnEmptyShare) {
+TEST(StepLoader, GivesNothingForAnEmptyShare) {
   const SyntheticTokens dataset(100, 8, 32, 1);
-  Loader loader(dataset, SampleOrder(100, 2, 1), share_of(2, 0, 3), 0, 0);
+  StepLoader loader(dataset, SampleOrder(100, 2, 1), share_of(2, 0, 3), 0, 0);
   EXPECT_TRUE(loader.next().microbatches.empty());
   EXPECT_EQ(loader.next().step, 1);
 }
 
-TEST(Loader, ReadsOneStepAheadAndNoFurther) {
+TEST(StepLoader, ReadsOneStepAheadAndNoFurther) {
   const Watched dataset;
-  Loader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 2, 0);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 2, 0);
   const auto expect_reads = [&](int reads) {
     for (int i = 0; i < 1000 && dataset.reads < reads; ++i) std::this_thread::sleep_for(1ms);
     std::this_thread::sleep_for(20ms);  // long enough for one read too many to show
@@ -95,11 +95,11 @@ TEST(Loader, ReadsOneStepAheadAndNoFurther) {
   expect_reads(6);
 }
 
-TEST(Loader, RethrowsWhatGoesWrongAndWhere) {
+TEST(StepLoader, RethrowsWhatGoesWrongAndWhere) {
   Watched dataset;
   dataset.failure = Watched::Failure::ours;
   dataset.reads_before_failure = 2;
-  Loader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 0, 5);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 0, 5);
   EXPECT_EQ(loader.next().step, 5);
   EXPECT_EQ(loader.next().step, 6);
   const std::string message = refusal_of([&] { loader.next(); });
@@ -108,42 +108,42 @@ TEST(Loader, RethrowsWhatGoesWrongAndWhere) {
   EXPECT_EQ(dataset.reads, 3);
 }
 
-TEST(Loader, RethrowsForeignExceptions) {
+TEST(StepLoader, RethrowsForeignExceptions) {
   Watched dataset;
   dataset.failure = Watched::Failure::foreign;
-  Loader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 0, 0);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 0, 0);
   EXPECT_THROW(loader.next(), std::runtime_error);
 }
 
-TEST(Loader, ReportsAShareOutsideTheBatch) {
+TEST(StepLoader, ReportsAShareOutsideTheBatch) {
   const SyntheticTokens dataset(100, 8, 32, 1);
-  Loader loader(dataset, SampleOrder(100, 4, 1), {2, 4}, 0, 0);
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), {2, 4}, 0, 0);
   EXPECT_THROW(loader.next(), Error);
 }
 
-TEST(Loader, FailsOnAnOrderOfAnotherDataset) {
+TEST(StepLoader, FailsOnAnOrderOfAnotherDataset) {
   const SyntheticTokens dataset(100, 8, 32, 1);
-  EXPECT_THROW(Loader(dataset, SampleOrder(99, 4, 1), {0, 4}, 0, 0), Error);
+  EXPECT_THROW(StepLoader(dataset, SampleOrder(99, 4, 1), {0, 4}, 0, 0), Error);
 }
 
-TEST(Loader, EndsAtAnyMoment) {
+TEST(StepLoader, EndsAtAnyMoment) {
   for (int round = 0; round < 50; ++round) {  // before, in the middle of and after a read
     Watched dataset;
     dataset.delay = std::chrono::milliseconds(round % 3);
-    Loader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 2, 0);
+    StepLoader loader(dataset, SampleOrder(100, 4, 1), {0, 4}, 2, 0);
     for (int step = 0; step < round % 4; ++step) loader.next();
   }
   Watched failing;
   failing.failure = Watched::Failure::ours;
-  Loader never_asked(failing, SampleOrder(100, 4, 1), {0, 4}, 0, 0);
+  StepLoader never_asked(failing, SampleOrder(100, 4, 1), {0, 4}, 0, 0);
 }
 
-TEST(Loader, ServesManyRanksOfOneProcess) {
+TEST(StepLoader, ServesManyRanksOfOneProcess) {
   const SyntheticTokens dataset(100, 8, 32, 1);
   const SampleOrder order(100, 16, 1);
-  std::vector<std::unique_ptr<Loader>> loaders;
+  std::vector<std::unique_ptr<StepLoader>> loaders;
   for (int rank = 0; rank < 4; ++rank) {
-    loaders.push_back(std::make_unique<Loader>(dataset, order, share_of(16, rank, 4), 0, 0));
+    loaders.push_back(std::make_unique<StepLoader>(dataset, order, share_of(16, rank, 4), 0, 0));
   }
   for (int64_t step = 0; step < 50; ++step) {
     std::vector<at::Tensor> inputs;

@@ -31,10 +31,10 @@ struct LoadedStep {
   std::vector<Microbatch> microbatches;  // none when the rank's share is empty
 };
 
-class Loader {
+class StepLoader {
  public:
   // `dataset` must outlive the loader. `microbatch` 0 means the whole share at once.
-  Loader(const Dataset& dataset, SampleOrder order, Share share, int64_t microbatch, int64_t first_step);
+  StepLoader(const Dataset& dataset, SampleOrder order, Share share, int64_t microbatch, int64_t first_step);
 
   // The steps from `first_step` on, one a call. What goes wrong on the thread is thrown here, and again at every
   // further call: there is no step after a failed one.

@@ -1,0 +1,117 @@
+#include "trireme/api/module_layer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/profiler/util.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+// Hands each gradient that autograd has summed up to the parameter's slot.
+class ToSlot final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit ToSlot(const ParameterPtr& parameter) : parameter_(parameter) {}
+
+  void operator()(const torch::autograd::Variable& tensor) override {
+    const auto parameter = parameter_.lock();
+    if (!parameter || !parameter->gradient.view.defined()) return;
+    const c10::NoGradGuard no_grad;
+    parameter->gradient.add(tensor.grad());
+    tensor.mutable_grad().reset();
+  }
+
+ private:
+  std::weak_ptr<Parameter> parameter_;  // which holds the tensor that holds this
+};
+
+// Adds up the floating point operations that run on this thread while it lives.
+class CountedFlops {
+ public:
+  CountedFlops() {
+    counted_ = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&CountedFlops::count).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~CountedFlops() { at::removeCallback(handle_); }
+
+  double sum() const { return counted_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& function) {
+    const auto shapes = torch::profiler::impl::saveExtraArgs(function);
+    counted_ += static_cast<double>(torch::profiler::impl::computeFlops(std::string(function.name()), shapes));
+    return nullptr;
+  }
+
+  static inline thread_local double counted_ = 0;
+  at::CallbackHandle handle_{};
+};
+
+}  // namespace
+
+ParameterList adopt_parameters(const torch::nn::Module& module, const std::string& prefix) {
+  ParameterList adopted;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    auto parameter = std::make_shared<Parameter>();
+    parameter->name = prefix + item.key();
+    parameter->value = item.value();
+    parameter->initial = Initial::given();
+    parameter->optional = true;
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter->value, std::make_unique<ToSlot>(parameter));
+    adopted.push_back(std::move(parameter));
+  }
+  return adopted;
+}
+
+ModuleLayer::ModuleLayer(std::string name, torch::nn::AnyModule module)
+    : Layer(std::move(name)), module_(std::move(module)) {
+  parameters_ = adopt_parameters(*module_.ptr(), name_ + ".");
+  spec_.name = name_;
+  for (const auto& parameter : parameters_) spec_.parameters += parameter->value.numel();
+}
+
+at::Tensor ModuleLayer::forward(const at::Tensor& input, const Pass& pass) {
+  auto& module = *module_.ptr();
+  if (module.is_training() != pass.training) module.train(pass.training);
+  return module_.forward<at::Tensor>(input);
+}
+
+at::Tensor ModuleLayer::measure(const at::Tensor& sample) {
+  const c10::NoGradGuard no_grad;
+  const CountedFlops flops;
+  auto output = forward(sample, {});
+  spec_.forward_flops = flops.sum();
+  spec_.backward_flops = 2 * spec_.forward_flops;
+  spec_.output = output.numel();
+  spec_.activations = sample.numel() + output.numel();  // what goes in and out; what lies between is the module's own
+  return output;
+}
+
+std::unique_ptr<Model> model_of(const std::vector<torch::nn::AnyModule>& modules, const at::Tensor& sample) {
+  if (modules.empty()) refuse("a model needs at least one module");
+  auto model = std::make_unique<Model>();
+  auto x = sample;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    auto layer = std::make_unique<ModuleLayer>(std::to_string(i), modules[i]);
+    try {
+      x = layer->measure(x);
+    } catch (const c10::Error& error) {
+      refuse("module {} of the model ({}) cannot take what comes before it, a batch of shape [{}]: {}", i,
+             modules[i].ptr()->name(), fmt::join(x.sizes(), ", "), error.what_without_backtrace());
+    }
+    model->layers.push_back(std::move(layer));
+  }
+  return model;
+}
+
+std::vector<torch::nn::AnyModule> modules_of(const torch::nn::Sequential& sequential) {
+  return {sequential->begin(), sequential->end()};
+}
+
+}  // namespace trireme
