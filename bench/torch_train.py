@@ -88,6 +88,53 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
+def rotate(x, cos, sin):
+    """Half-split rotary positions, in the fewest passes that eager PyTorch has for them."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, tensors, prefix, heads):
+        super().__init__()
+        weight = lambda name: nn.Parameter(tensors[f"{prefix}.{name}.weight"])
+        self.heads = heads
+        self.input_norm, self.output_norm = weight("input_layernorm"), weight("post_attention_layernorm")
+        self.q, self.k, self.v, self.o = (weight(f"self_attn.{name}_proj") for name in "qkvo")
+        self.gate, self.up, self.down = (weight(f"mlp.{name}_proj") for name in ("gate", "up", "down"))
+
+    def forward(self, x, cos, sin):
+        batch, length, width = x.shape
+        split = lambda t: t.view(batch, length, -1, width // self.heads).transpose(1, 2)
+        y = F.rms_norm(x, (width,), self.input_norm, 1e-5)
+        q, k, v = (split(F.linear(y, weight)) for weight in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=True)
+        x = x + F.linear(y.transpose(1, 2).reshape(batch, length, width), self.o)
+        y = F.rms_norm(x, (width,), self.output_norm, 1e-5)
+        return x + F.linear(F.silu(F.linear(y, self.gate)) * F.linear(y, self.up), self.down)
+
+
+class Llama(nn.Module):
+    def __init__(self, tensors, heads):
+        super().__init__()
+        layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
+        self.tokens, self.head = nn.Parameter(tensors["model.embed_tokens.weight"]), nn.Parameter(tensors["lm_head.weight"])
+        self.blocks = nn.ModuleList(LlamaBlock(tensors, f"model.layers.{i}", heads) for i in range(layers))
+        self.norm = nn.Parameter(tensors["model.norm.weight"])
+        width = self.tokens.size(1) // heads
+        length = tensors["inputs.0"].size(1)
+        angles = torch.outer(torch.arange(length).double(), 10000.0 ** (-torch.arange(0, width, 2).double() / width))
+        self.register_buffer("cos", angles.cos().float())
+        self.register_buffer("sin", angles.sin().float())
+
+    def forward(self, ids, targets):
+        x = F.embedding(ids, self.tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        logits = F.linear(F.rms_norm(x, (x.size(-1),), self.norm, 1e-5), self.head)
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+
 class Mlp(nn.Module):
     def __init__(self, tensors):
         super().__init__()
@@ -199,7 +246,7 @@ def train(rank, args, result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", required=True)
-    parser.add_argument("--model", choices=["gpt", "mlp", "resnet18"], required=True)
+    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "resnet18"], required=True)
     parser.add_argument("--heads", type=int, default=1)
     parser.add_argument("--channels-last", action="store_true", help="images and weights of convolutions (resnet18)")
     parser.add_argument("--ranks", type=int, default=1)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The same GPT on a CUDA device and on the CPU: losses of ten steps within the rounding of the precision, with one rank,
-with two replicas, and cut into four stages that share the card. Then a ResNet, whose BatchNorms exchange statistics: in
-fp64, because in others its steps drift apart by rounding alone, and the first step in those.
+"""The same GPT and Llama on a CUDA device and on the CPU: losses of ten steps within the rounding of the precision, with one
+rank, with two replicas, and cut into four stages that share the card. Then a ResNet, whose BatchNorms exchange statistics:
+in fp64, because in others its steps drift apart by rounding alone, and the first step in those.
 
 Skips itself (exit 77) where there is no CUDA device.
 """
 import argparse
+import itertools
 import json
 import pathlib
 import subprocess
@@ -15,7 +16,7 @@ import tempfile
 SKIP = 77
 STEPS = 10
 CONFIG = [
-    "model.kind=gpt", "model.layers=4", "model.width=128", "model.heads=4", "model.context=128", "model.dropout=0.1",
+    "model.layers=4", "model.width=128", "model.heads=4", "model.context=128",
     "data.kind=synthetic", f"train.steps={STEPS}", "train.batch=16", "train.microbatch=2", "optimizer.lr=1e-3",
     "optimizer.warmup=5",
 ]  # fmt: skip
@@ -24,6 +25,7 @@ IMAGES = [
     "train.batch=6", "optimizer.kind=sgd", "optimizer.lr=0.01", "optimizer.warmup=0", "optimizer.schedule=constant",
 ]  # fmt: skip
 IMAGE_SPLITS = [(1, []), (2, []), (3, ["parallel.pipe=3"]), (4, ["parallel.pipe=2", "parallel.data=2"])]
+MODELS = {"gpt": ["model.kind=gpt", "model.dropout=0.1"], "llama": ["model.kind=llama", "model.kv_heads=2"]}
 SPLITS = [
     (1, []),
     (2, []),
@@ -57,15 +59,15 @@ def main():
     # bf16 holds 8 bits: a loss of some units may differ by a few thousandths, and the differences grow with the steps.
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for precision, tolerance in [("fp64", 1e-9), ("fp32", 1e-4), ("bf16", 1e-2)]:
-            reference = losses(args.program, f"{folder}/cpu-{precision}", 1, [f"train.precision={precision}"])
-            for case, (ranks, split) in enumerate(SPLITS):
-                overrides = [f"train.precision={precision}", "train.device=cuda", *split]
-                found = losses(args.program, f"{folder}/cuda-{precision}-{case}", ranks, overrides)
+        for model, (precision, tolerance) in itertools.product(MODELS, [("fp64", 1e-9), ("fp32", 1e-4), ("bf16", 1e-2)]):
+            common = [*MODELS[model], f"train.precision={precision}"]
+            reference = losses(args.program, f"{folder}/{model}-cpu-{precision}", 1, common)
+            for case, (ranks, split) in enumerate(SPLITS if model == "gpt" else SPLITS[:3]):
+                found = losses(args.program, f"{folder}/{model}-cuda-{precision}-{case}", ranks, [*common, "train.device=cuda", *split])
                 worst = max(abs(a - b) / abs(b) for a, b in zip(found, reference))
                 good = len(found) == STEPS and worst <= tolerance
                 failed += not good
-                print(f"{precision}, {ranks} rank(s) on the card {' '.join(split)}: worst difference {worst:.2e} (limit {tolerance:.0e}) {'ok' if good else 'FAILED'}")
+                print(f"{model}, {precision}, {ranks} rank(s) on the card {' '.join(split)}: worst difference {worst:.2e} (limit {tolerance:.0e}) {'ok' if good else 'FAILED'}")
         for precision, tolerance, steps in [("fp64", 1e-9, STEPS), ("fp32", 1e-4, 1), ("bf16", 3e-2, 1)]:
             given = [f"train.precision={precision}"]
             reference = losses(args.program, f"{folder}/images-cpu-{precision}", 1, given, IMAGES)[:steps]

@@ -4,33 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "tests/close.h"
+#include "tests/nn/watched.h"
 #include "trireme/nn/product.h"
 
 namespace trireme {
 namespace {
-
-constexpr double exact = 1e-13;  // what fp64 sums in another order may differ by
-
-// A parameter whose slot starts as garbage, so that a test sees whether a fresh write overwrites.
-struct Watched {
-  ParameterPtr parameter = std::make_shared<Parameter>();
-  int writes = 0;
-
-  explicit Watched(const at::Tensor& value, at::ScalarType gradient_type = at::kDouble) {
-    parameter->value = value.detach().clone().set_requires_grad(true);
-    parameter->gradient.view = at::full(value.sizes(), std::numeric_limits<double>::quiet_NaN(), gradient_type);
-    parameter->gradient.arrived = [this] { ++writes; };
-  }
-  Watched(const Watched&) = delete;
-
-  const at::Tensor& gradient() const { return parameter->gradient.view; }
-};
-
-at::Tensor leaf(const at::Tensor& value) { return value.detach().clone().set_requires_grad(true); }
 
 struct LinearCase {
   std::vector<int64_t> shape;

@@ -68,6 +68,16 @@ model:
   image: 32
   channels: 3
   batch_norm: sync
+  kv_heads: 0
+  hidden: 0
+  rope_theta: 10000
+  norm_epsilon: 1e-05
+  tied: false
+  from: ''
+  freeze: ''
+  lora_rank: 0
+  lora_alpha: 16
+  lora_targets: '*attn.*'
 data:
   kind: text
   path: data/text.txt
@@ -75,6 +85,8 @@ data:
   validation: 0.05
   samples: 65536
   augment: none
+  mask: ''
+  separator: -1
 train:
   steps: 500
   batch: 32
@@ -248,6 +260,22 @@ TEST_F(ConfigTest, TheResolvedCopyIsTheSameConfiguration) {
   EXPECT_EQ(copy.model.kind, ModelKind::mlp);
 }
 
+TEST_F(ConfigTest, WhatOnlyLanguageModelsHaveIsRefusedOfOthers) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"model.kind=llama", "model.heads=4", "model.kv_heads=3"},
+       "model.heads = 4 must be divisible by model.kv_heads = 3"},
+      {{"model.kind=llama", "model.width=12", "model.heads=4"}, "model.width = 12 must be an even multiple of"},
+      {{"model.kind=llama", "model.width=130"}, "model.width = 130 must be divisible by model.heads = 4"},
+      {{"model.kv_heads=2"}, "model.kv_heads = 2 must be 0 with model.kind = gpt"},
+      {{"model.hidden=64"}, "model.hidden = 64 must be 0 with model.kind = gpt"},
+      {{"model.tied=true"}, "model.tied = true must be false with model.kind = gpt"},
+      {{"model.lora_rank=2"}, "model.from = \"\" (default) must name a base with model.lora_rank = 2"},
+      {{"data.mask=x"}, "data.mask = x must be empty with data.kind = text"},
+      {{"data.separator=0"}, "data.separator = 0 must be -1 with data.kind = text"},
+  };
+  for (const auto& [overrides, complaint] : wrong) EXPECT_THAT(refusal(overrides), HasSubstr(complaint));
+}
+
 TEST_F(ConfigTest, EveryBoundIsKept) {
   const std::vector<std::pair<std::string, std::string>> outside = {
       {"model.layers=0", "at least 1"},
@@ -261,6 +289,13 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
       {"model.classes=0", "at least 1"},
       {"model.image=7", "at least 8 and at most 4096"},
       {"model.channels=0", "at least 1"},
+      {"model.kv_heads=-1", "at least 0"},
+      {"model.hidden=-1", "at least 0"},
+      {"model.rope_theta=0", "above 0"},
+      {"model.norm_epsilon=0", "above 0"},
+      {"model.lora_rank=-1", "at least 0"},
+      {"model.lora_alpha=0", "above 0"},
+      {"data.separator=-2", "at least -1"},
       {"data.validation=-0.01", "at least 0 and at most 0.5"},
       {"data.validation=0.51", "at least 0 and at most 0.5"},
       {"data.samples=0", "at least 1"},

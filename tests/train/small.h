@@ -36,6 +36,20 @@ inline RunConfig small_gpt() {
   return config;
 }
 
+// Grouped queries, a head of its own, and no dropout: torch's fused attention.
+inline RunConfig small_llama() {
+  RunConfig config = small_gpt();
+  config.model = {.kind = ModelKind::llama,
+                  .layers = 2,
+                  .width = 16,
+                  .heads = 4,
+                  .context = 8,
+                  .vocab = 20,
+                  .kv_heads = 2,
+                  .hidden = 24};
+  return config;
+}
+
 inline RunConfig small_mlp() {
   RunConfig config = small_gpt();
   config.model = {.kind = ModelKind::mlp, .layers = 2, .width = 16, .inputs = 6, .classes = 4};
@@ -57,7 +71,7 @@ inline at::Tensor parameters_of(StageTrainer& trainer) {
       }
     }
   }
-  return at::cat(pieces);
+  return pieces.empty() ? at::empty({0}, at::kDouble) : at::cat(pieces);  // a stage may have nothing to train
 }
 
 // What a run did, as rank 0 saw it.

@@ -105,6 +105,12 @@ void Settings::override_with(const std::string& assignment) {
   setting->read(value, command_line);
 }
 
+void Settings::take(const std::string& key, const std::string& text, const std::string& source) {
+  Setting* setting = find(key);
+  if (!setting) refuse_unknown(key, source);
+  setting->read(text, source);
+}
+
 void Settings::check() const {
   for (const auto& setting : settings_) setting.check();
 }

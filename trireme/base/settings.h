@@ -107,6 +107,9 @@ class Settings {
   void read_text(const std::string& yaml, const std::string& source_name);
   void override_with(const std::string& assignment);
 
+  // Sets a value that came from elsewhere, such as a file of another program; `source` is named in complaints.
+  void take(const std::string& key, const std::string& text, const std::string& source);
+
   // Refuses values out of their bounds.
   void check() const;
 

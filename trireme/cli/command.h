@@ -14,6 +14,7 @@ using Action = std::function<int()>;
 
 void add_train(CLI::App& program, Action& chosen);
 void add_generate(CLI::App& program, Action& chosen);
+void add_convert(CLI::App& program, Action& chosen);
 void add_analyze(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
 void add_doctor(CLI::App& program, Action& chosen);

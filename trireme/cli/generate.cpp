@@ -17,8 +17,10 @@ void add_generate(CLI::App& program, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = program.add_subcommand("generate", "Sample text from a trained model");
   command->footer("Example: trireme generate runs/gpt-1 --prompt 'In the beginning' --tokens 200");
-  command->add_option("run", options->from, "A run's folder (its newest checkpoint) or a checkpoint")->required();
+  command->add_option("run", options->from, "A run's folder (its newest checkpoint), a checkpoint, or Hugging Face's")
+      ->required();
   command->add_option("--prompt", options->generate.prompt, "Text to go on from");
+  command->add_option("--ids", options->generate.ids, "Tokens to go on from, by number: 464,2057")->delimiter(',');
   command->add_option("--tokens", options->generate.tokens, "How many tokens to add")
       ->capture_default_str()
       ->check(at_least(1));
@@ -29,6 +31,8 @@ void add_generate(CLI::App& program, Action& chosen) {
       ->capture_default_str()
       ->check(at_least(0));
   command->add_option("--seed", options->generate.seed, "Which sample")->capture_default_str();
+  command->add_option("--logits", options->generate.logits,
+                      "Also write the model's answers to the prompt into this file (safetensors)");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &chosen] {
     chosen = [options] {

@@ -73,6 +73,7 @@ int run(int argc, char** argv) {
   Action chosen;
   add_train(program, chosen);
   add_generate(program, chosen);
+  add_convert(program, chosen);
   add_analyze(program, chosen);
   add_bench(program, chosen);
   add_doctor(program, chosen);

@@ -30,12 +30,16 @@ Slice::Slice(std::shared_ptr<const Dataset> whole, int64_t first, int64_t count)
   }
 }
 
-Batch Slice::get(std::span<const int64_t> samples) const {
+std::vector<int64_t> Slice::moved(std::span<const int64_t> samples) const {
   check_in_range(samples);
   std::vector<int64_t> moved(samples.begin(), samples.end());
   for (int64_t& sample : moved) sample += first_;
-  return whole_->get(moved);
+  return moved;
 }
+
+Batch Slice::get(std::span<const int64_t> samples) const { return whole_->get(moved(samples)); }
+
+int64_t Slice::learnt_targets(std::span<const int64_t> samples) const { return whole_->learnt_targets(moved(samples)); }
 
 std::string Slice::describe() const {
   if (count_ == whole_->size()) return whole_->describe();
@@ -64,7 +68,8 @@ std::shared_ptr<const Dataset> open_whole(const DataOptions& options) {
     refuse("data of kind {} is read from a file: its path is missing", options.kind);
   }
   if (options.kind == "tokens") {
-    return std::make_shared<TokenFile>(options.path, options.dtype, options.context, options.vocab);
+    return std::make_shared<TokenFile>(options.path, options.dtype, options.context, options.vocab,
+                                       Packing{options.mask, options.separator});
   }
   if (options.kind == "text") {
     return std::make_shared<TextFile>(options.path, options.context, options.vocab);

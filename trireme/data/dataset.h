@@ -9,12 +9,17 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace trireme {
+
+// A target that is not learnt: torch's cross entropy leaves it out.
+constexpr int64_t ignored_target = -100;
 
 struct Batch {
   at::Tensor inputs;   // int64 [b, context] for tokens, float32 [b, features] for vectors, [b, C, H, W] for images
   at::Tensor targets;  // int64 [b, context] for tokens, int64 [b] for vectors and images
+  at::Tensor starts;   // int64 [b, context], of packed documents only: where in the sample each token's document begins
 };
 
 class Dataset {
@@ -32,8 +37,12 @@ class Dataset {
 
   virtual int64_t vocab() const = 0;             // targets lie in [0, vocab): tokens of a vocabulary, or classes
   virtual int64_t items_per_sample() const = 0;  // what throughput counts: tokens of a sample, or 1
-  virtual std::string items() const = 0;         // and its name: "tokens" or "samples"
-  virtual std::string describe() const = 0;      // one line for people
+  // Of these samples, the targets that are learnt: over them a loss is a mean.
+  virtual int64_t learnt_targets(std::span<const int64_t> samples) const {
+    return static_cast<int64_t>(samples.size()) * items_per_sample();
+  }
+  virtual std::string items() const = 0;     // and its name: "tokens" or "samples"
+  virtual std::string describe() const = 0;  // one line for people
 
  protected:
   void check_in_range(std::span<const int64_t> samples) const;
@@ -49,10 +58,13 @@ class Slice final : public Dataset {
   void augment(Batch& batch, std::span<const int64_t> positions) const override { whole_->augment(batch, positions); }
   int64_t vocab() const override { return whole_->vocab(); }
   int64_t items_per_sample() const override { return whole_->items_per_sample(); }
+  int64_t learnt_targets(std::span<const int64_t> samples) const override;
   std::string items() const override { return whole_->items(); }
   std::string describe() const override;
 
  private:
+  std::vector<int64_t> moved(std::span<const int64_t> samples) const;
+
   std::shared_ptr<const Dataset> whole_;
   int64_t first_;
   int64_t count_;
@@ -71,6 +83,8 @@ struct DataOptions {
   // tokens, text (files), images (a folder); synthetic_tokens, synthetic_vectors, synthetic_images (made from the seed)
   std::string kind = "tokens";
   std::filesystem::path path;  // tokens, text, images
+  std::filesystem::path mask;  // tokens: a byte for each; empty = all are learnt
+  int64_t separator = -1;      // tokens: with which documents begin; -1 = none
   std::string dtype = "auto";  // tokens: uint16 or uint32; auto takes the header's, and uint16 without a header
   int64_t context = 0;         // every kind of token: tokens a sample
   int64_t vocab = 0;           // every kind of token: the model's vocabulary; 0 in a file's case: whatever it holds

@@ -29,9 +29,12 @@ LoadedStep StepLoader::next() {
 }
 
 LoadedStep StepLoader::load(int64_t step) const {
-  LoadedStep loaded{step, {}};
+  LoadedStep loaded;
+  loaded.step = step;
   loaded.microbatches.reserve(pieces_.size());
   std::vector<int64_t> samples;
+  order_.fill(step, 0, order_.batch(), samples);
+  loaded.learnt_targets = dataset_.learnt_targets(samples);
   for (const Share& piece : pieces_) {
     order_.fill(step, piece.first, piece.count, samples);
     Batch batch = dataset_.get(samples);
@@ -39,7 +42,8 @@ LoadedStep StepLoader::load(int64_t step) const {
     int64_t* position = positions.mutable_data_ptr<int64_t>();
     std::iota(position, position + piece.count, order_.position(step) + piece.first);
     dataset_.augment(batch, {position, samples.size()});
-    loaded.microbatches.push_back({std::move(batch.inputs), std::move(batch.targets), std::move(positions)});
+    loaded.microbatches.push_back(
+        {std::move(batch.inputs), std::move(batch.targets), std::move(batch.starts), std::move(positions)});
   }
   return loaded;
 }

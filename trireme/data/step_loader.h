@@ -21,11 +21,13 @@ namespace trireme {
 struct Microbatch {
   at::Tensor inputs;
   at::Tensor targets;
+  at::Tensor starts;     // see Batch
   at::Tensor positions;  // int64 [b]: step·batch + place, who a sample is to dropout, whichever rank it lands on
 };
 
 struct LoadedStep {
   int64_t step = 0;
+  int64_t learnt_targets = 0;            // of the whole step, over all ranks
   std::vector<Microbatch> microbatches;  // as many as pieces, of no samples where a piece is empty
 };
 

@@ -95,19 +95,80 @@ TokenFile::Tokens TokenFile::find_tokens(const std::string& name, std::span<cons
   return view_as<uint32_t>(bytes);
 }
 
-TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype, int64_t context, int64_t vocab)
-    : name_(path.string()), file_(path), tokens_(find_tokens(name_, file_.bytes(), dtype)), context_(context) {
+TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype, int64_t context, int64_t vocab,
+                     const Packing& packing)
+    : name_(path.string()),
+      file_(path),
+      tokens_(find_tokens(name_, file_.bytes(), dtype)),
+      context_(context),
+      separator_(packing.separator) {
   std::visit(
       [&](auto tokens) {
         samples_ = count_samples(name_, static_cast<int64_t>(tokens.size()), context);
         vocab_ = vocab > 0 ? vocab : int64_t{highest_token(tokens)} + 1;
       },
       tokens_);
+  if (separator_ >= vocab_)
+    refuse("{}: the separator {} is outside the vocabulary of {}: no document would begin", name_, separator_, vocab_);
+  if (!packing.mask.empty()) open_mask(packing.mask, std::visit([](auto tokens) { return tokens.size(); }, tokens_));
+}
+
+void TokenFile::open_mask(const std::filesystem::path& path, size_t tokens) {
+  mask_name_ = path.string();
+  mask_.emplace(path);
+  const auto bytes = mask_->bytes();
+  if (bytes.size() != tokens) {
+    refuse("{}: the mask has {} bytes, {} has {} tokens: it needs one byte for each", mask_name_, bytes.size(), name_,
+           tokens);
+  }
+}
+
+std::span<const std::byte> TokenFile::mask_of(int64_t sample) const {
+  const auto mask = mask_->bytes().subspan(static_cast<size_t>(sample * context_ + 1), static_cast<size_t>(context_));
+  const auto wrong = std::ranges::find_if(mask, [](std::byte one) { return one > std::byte{1}; });
+  if (wrong != mask.end()) {
+    refuse("{}: byte {} is {}: a mask holds 0 and 1", mask_name_, sample * context_ + 1 + (wrong - mask.begin()),
+           static_cast<int>(*wrong));
+  }
+  return mask;
+}
+
+int64_t TokenFile::learnt_targets(std::span<const int64_t> samples) const {
+  if (!mask_) return Dataset::learnt_targets(samples);
+  check_in_range(samples);
+  int64_t count = 0;
+  for (const int64_t sample : samples) {
+    for (const std::byte one : mask_of(sample)) count += static_cast<int64_t>(one);
+  }
+  return count;
+}
+
+void TokenFile::apply_mask(Batch& batch, std::span<const int64_t> samples) const {
+  int64_t* target = batch.targets.mutable_data_ptr<int64_t>();
+  for (const int64_t sample : samples) {
+    for (const std::byte one : mask_of(sample)) {
+      if (one == std::byte{0}) *target = ignored_target;
+      ++target;
+    }
+  }
+}
+
+void TokenFile::mark_documents(Batch& batch) const {
+  batch.starts = at::empty(batch.inputs.sizes(), at::kLong);
+  const int64_t* token = batch.inputs.const_data_ptr<int64_t>();
+  int64_t* start = batch.starts.mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < batch.inputs.size(0); ++row) {
+    int64_t begun = 0;  // of a document that began in an earlier sample this one knows no more
+    for (int64_t place = 0; place < context_; ++place) {
+      if (*token++ == separator_) begun = place;
+      *start++ = begun;
+    }
+  }
 }
 
 Batch TokenFile::get(std::span<const int64_t> samples) const {
   check_in_range(samples);
-  return std::visit(
+  auto batch = std::visit(
       [&](auto tokens) {
         for (const int64_t sample : samples) {
           const auto row = sample_of(tokens, context_, sample);
@@ -119,13 +180,19 @@ Batch TokenFile::get(std::span<const int64_t> samples) const {
         return cut_samples(tokens, context_, samples);
       },
       tokens_);
+  if (mask_) apply_mask(batch, samples);
+  if (separator_ >= 0) mark_documents(batch);
+  return batch;
 }
 
 std::string TokenFile::describe() const {
   const size_t tokens = std::visit([](auto tokens) { return tokens.size(); }, tokens_);
-  return fmt::format("{}: {} tokens ({}) of a vocabulary of {}, {} samples of {}", name_,
-                     human_count(static_cast<double>(tokens)), tokens_.index() == 0 ? "uint16" : "uint32", vocab_,
-                     samples_, context_);
+  auto text = fmt::format("{}: {} tokens ({}) of a vocabulary of {}, {} samples of {}", name_,
+                          human_count(static_cast<double>(tokens)), tokens_.index() == 0 ? "uint16" : "uint32", vocab_,
+                          samples_, context_);
+  if (separator_ >= 0) text += fmt::format(", documents that begin with {}", separator_);
+  if (mask_) text += fmt::format(", learnt where {} says so", mask_name_);
+  return text;
 }
 
 }  // namespace trireme

@@ -40,7 +40,7 @@ Token highest_token(std::span<const Token> tokens) {
 // Room for a batch of token samples, not yet filled.
 inline Batch empty_token_batch(size_t samples, int64_t context) {
   const auto rows = static_cast<int64_t>(samples);
-  return {at::empty({rows, context}, at::kLong), at::empty({rows, context}, at::kLong)};
+  return {at::empty({rows, context}, at::kLong), at::empty({rows, context}, at::kLong), {}};
 }
 
 template <class Token>

@@ -4,8 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "trireme/base/random.h"
 #include "trireme/nn/parameter.h"
+#include "trireme/nn/rotary_kernel.h"
 
 namespace trireme {
 
@@ -15,10 +18,21 @@ enum class WeightLayout : uint8_t { in_out, out_in };
 // x · W + b over the last dim of x. `bias` may be null.
 at::Tensor linear(const at::Tensor& x, const ParameterPtr& weight, const ParameterPtr& bias, WeightLayout layout);
 
+// x · Wᵀ for several weights [out, in] that read the same input: one result each.
+std::vector<at::Tensor> linears(const at::Tensor& x, const ParameterList& weights);
+
 // Rows `ids` of the table: [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids, const ParameterPtr& table);
 
 at::Tensor layer_norm(const at::Tensor& x, const ParameterPtr& gain, const ParameterPtr& bias, double epsilon = 1e-5);
+
+at::Tensor rms_norm(const at::Tensor& x, const ParameterPtr& gain, double epsilon);
+
+// Turns queries or keys by their positions; see rotary_kernel.h.
+at::Tensor rotary(const at::Tensor& x_BTHD, const Rotations& rotations, int64_t first, const at::Tensor& positions_BT);
+
+// silu(gate) · up.
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
 // In its tanh form, as GPT-2 uses it.
 at::Tensor gelu_tanh(const at::Tensor& x);

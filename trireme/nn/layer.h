@@ -12,6 +12,8 @@
 
 #include "trireme/base/random.h"
 #include "trireme/nn/parameter.h"
+#include "trireme/nn/projection.h"
+#include "trireme/spec/config.h"
 #include "trireme/spec/layer.h"
 
 namespace trireme {
@@ -26,11 +28,18 @@ struct KeyValueCache {
 // and for the same things in the same order.
 using GatherReplicas = std::function<at::Tensor(const at::Tensor& given)>;
 
+// Which tokens of packed samples belong together. Undefined: each sample is one document.
+struct Documents {
+  at::Tensor positions_BT;  // of each token in its document
+  at::Tensor seen_B1TT;     // true where a token may look: itself and what lies before it in its document
+};
+
 // What a forward pass knows besides its input.
 struct Pass {
   bool training = false;
-  Key dropout;                     // of (seed, step)
-  at::Tensor samples;              // identities of the batch's samples, int64 on the host
+  Key dropout;         // of (seed, step)
+  at::Tensor samples;  // identities of the batch's samples, int64 on the host
+  Documents documents;
   KeyValueCache* cache = nullptr;  // set while generating
   // Called before each layer of the model that is passed: its parameters may still be on their way.
   const std::function<void(size_t layer)>* before_layer = nullptr;
@@ -55,6 +64,9 @@ class Layer {
   // [O, I, H, W] lie in memory as [O, H, W, I], as its kernels want them.
   ParameterPtr add(const std::string& name, std::vector<int64_t> shape, Initial initial);
   BufferPtr remember(const std::string& name, at::Tensor value);
+  // A projection NAME with NAME.weight, NAME.bias where wanted, and an adapter where the configuration asks for one.
+  Projection add_projection(const std::string& name, int64_t inputs, int64_t outputs, WeightLayout layout, bool bias,
+                            Initial initial, const ModelConfig& config);
   // Uses another layer's parameter too.
   ParameterPtr share(ParameterPtr parameter);
 

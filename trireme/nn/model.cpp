@@ -4,9 +4,11 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/pattern.h"
 #include "trireme/nn/on_threads.h"
 
 namespace trireme {
@@ -24,6 +26,24 @@ ParameterPtr Layer::add(const std::string& name, std::vector<int64_t> shape, Ini
 
 BufferPtr Layer::remember(const std::string& name, at::Tensor value) {
   return buffers_.emplace_back(std::make_shared<Buffer>(Buffer{name, std::move(value)}));
+}
+
+Projection Layer::add_projection(const std::string& name, int64_t inputs, int64_t outputs, WeightLayout layout,
+                                 bool bias, Initial initial, const ModelConfig& config) {
+  Projection projection;
+  projection.layout = layout;
+  const bool in_out = layout == WeightLayout::in_out;
+  projection.weight =
+      add(name + ".weight", in_out ? std::vector<int64_t>{inputs, outputs} : std::vector<int64_t>{outputs, inputs},
+          initial);
+  if (bias) projection.bias = add(name + ".bias", {outputs}, Initial::zeros());
+  if (config.lora_rank > 0 && matches_any(split_patterns(config.lora_targets), name)) {
+    const auto bound = 1 / std::sqrt(static_cast<double>(inputs));
+    projection.lora_a = add(name + ".lora_A.weight", {config.lora_rank, inputs}, Initial::uniform(bound));
+    projection.lora_b = add(name + ".lora_B.weight", {outputs, config.lora_rank}, Initial::zeros());
+    projection.lora_scale = config.lora_alpha / static_cast<double>(config.lora_rank);
+  }
+  return projection;
 }
 
 ParameterPtr Layer::share(ParameterPtr parameter) {
@@ -73,7 +93,14 @@ BufferList Model::buffers() const {
 LayerTable Model::table(int64_t element_bytes) const {
   LayerTable table;
   table.element_bytes = element_bytes;
-  for (const auto& layer : layers) table.layers.push_back(layer->spec());
+  std::unordered_set<const Parameter*> seen;
+  for (const auto& layer : layers) {
+    table.layers.push_back(layer->spec());
+    for (const auto& parameter : layer->parameters()) {
+      if (!parameter->trained && seen.insert(parameter.get()).second)
+        table.layers.back().frozen += parameter->value.numel();
+    }
+  }
   return table;
 }
 
@@ -111,7 +138,7 @@ void Model::to(at::ScalarType dtype, at::Device device) {
   c10::NoGradGuard no_grad;
   for (const auto& parameter : parameters()) {
     const auto type = parameter->wide && dtype != at::kDouble ? at::kFloat : dtype;
-    parameter->value = parameter->value.detach().to(device, type).set_requires_grad(true);
+    parameter->value = parameter->value.detach().to(device, type).set_requires_grad(parameter->trained);
   }
   buffers_to(dtype, device);
 }
@@ -135,6 +162,7 @@ namespace {
 std::unique_ptr<Model> build_layers(const ModelConfig& config, int64_t vocab) {
   switch (config.kind) {
     case ModelKind::gpt: return build_gpt(config, vocab);
+    case ModelKind::llama: return build_llama(config, vocab);
     case ModelKind::mlp: return build_mlp(config);
     case ModelKind::resnet18:
     case ModelKind::resnet34:
@@ -149,11 +177,40 @@ std::unique_ptr<Model> build_layers(const ModelConfig& config, int64_t vocab) {
   fail("no such model");
 }
 
+// Decides which parameters are trained: all but those that model.freeze names, or the adapters alone.
+void freeze(const Model& model, const ModelConfig& config) {
+  const auto patterns = split_patterns(config.freeze);
+  const auto parameters = model.parameters();
+  const auto names = [&](const std::string& pattern) {
+    return std::any_of(parameters.begin(), parameters.end(),
+                       [&](const auto& parameter) { return matches(pattern, parameter->name); });
+  };
+  for (const auto& pattern : patterns) {
+    if (!names(pattern)) refuse("model.freeze: no parameter has the name {}", pattern);
+  }
+  bool any = false;
+  for (const auto& parameter : parameters) {
+    const bool adapter = matches_any({"*.lora_A.weight", "*.lora_B.weight"}, parameter->name);
+    parameter->trained = config.lora_rank > 0 ? adapter : !matches_any(patterns, parameter->name);
+    parameter->value.set_requires_grad(parameter->trained);
+    any = any || parameter->trained;
+  }
+  if (any) return;
+  if (config.lora_rank > 0) {
+    const auto& block = model.layers[1]->parameters();
+    const auto matrix = std::find_if(block.begin(), block.end(), [](const auto& one) { return one->decays; });
+    refuse("model.lora_targets = {} names no matrix of this model: they are called {} and the like",
+           config.lora_targets, (*matrix)->name.substr(0, (*matrix)->name.rfind(".weight")));
+  }
+  refuse("model.freeze = {} leaves nothing to train", config.freeze);
+}
+
 }  // namespace
 
 std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab) {
-  auto model = build_layers(config, vocab);
+  auto model = build_layers(config, config.vocab > 0 ? config.vocab : vocab);
   if (config.skip) model->skips.push_back({0, model->layers.size() - 1});
+  freeze(*model, config);
   return model;
 }
 

@@ -48,6 +48,7 @@ std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab);
 
 // The parts of build_model.
 std::unique_ptr<Model> build_gpt(const ModelConfig& config, int64_t vocab);
+std::unique_ptr<Model> build_llama(const ModelConfig& config, int64_t vocab);
 std::unique_ptr<Model> build_mlp(const ModelConfig& config);
 std::unique_ptr<Model> build_resnet(const ModelConfig& config);
 std::unique_ptr<Model> build_vgg(const ModelConfig& config);

@@ -66,6 +66,7 @@ struct Parameter {
   std::string name;
   at::Tensor value;
   Initial initial;
+  bool trained = true;    // frozen otherwise: it has no gradient and never changes
   bool decays = true;     // weight decay applies to matrices, not to biases and gains
   bool wide = false;      // computed with in the master's type also where the others are bf16
   int uses = 1;           // how often one backward pass writes the gradient (a tied embedding: twice)

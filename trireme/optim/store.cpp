@@ -28,6 +28,7 @@ constexpr int64_t line = 16;  // elements: every parameter starts on a cache lin
 // those that other stages hold too come last, by tie: all ranks then reduce in one agreed order.
 std::vector<Bucket> cut(const ParameterList& parameters, int64_t largest) {
   ParameterList order(parameters.rbegin(), parameters.rend());
+  std::erase_if(order, [](const auto& parameter) { return !parameter->trained; });
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a->tie < b->tie; });
   std::vector<Bucket> buckets;
   for (const auto& parameter : order) {
@@ -76,6 +77,20 @@ ParameterStore::ParameterStore(const ParameterList& parameters, Precision precis
     }
     publish(bucket);
   }
+  for (const auto& parameter : parameters) {
+    if (parameter->trained) continue;
+    parameter->value.set_data(parameter->value.to(device, value_type(precision), false, /*copy=*/true));
+    frozen_.push_back(parameter);
+  }
+}
+
+std::map<const Parameter*, at::Tensor> ParameterStore::masters() const {
+  std::map<const Parameter*, at::Tensor> found;
+  for (const auto& bucket : buckets_) {
+    for (const auto& stored : bucket.parameters) found[stored.parameter.get()] = piece(bucket.master, stored);
+  }
+  for (const auto& parameter : frozen_) found[parameter.get()] = parameter->value;
+  return found;
 }
 
 void ParameterStore::begin_step() {
@@ -102,6 +117,7 @@ void ParameterStore::account(Ledger& ledger) const {
     gradients += bytes(bucket.gradients);
     for (const auto& [name, tensor] : bucket.state) state += bytes(tensor);
   }
+  for (const auto& parameter : frozen_) values += bytes(parameter->value);
   ledger.set("parameters", values);
   if (masters > 0) ledger.set("masters", masters);
   ledger.set("gradients", gradients);

@@ -1,6 +1,7 @@
 // The parameter store owns a model's state: parameters, gradients and what the optimizer keeps, as flat buffers cut
 // into buckets. The model's parameters and gradient slots are views of these buffers. Buckets are filled in the order
-// in which gradients become ready, so that the first can be reduced while the backward pass goes on.
+// in which gradients become ready, so that the first can be reduced while the backward pass goes on. Frozen parameters
+// are in no bucket: they are values and nothing else, and nobody changes or sends them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +47,10 @@ class ParameterStore {
   std::vector<Bucket>& buckets() { return buckets_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
+  const ParameterList& frozen() const { return frozen_; }
+  // What a checkpoint holds of each parameter: its piece of the masters, or a frozen one's value.
+  std::map<const Parameter*, at::Tensor> masters() const;
+
   // Before a step: the next gradients overwrite instead of adding.
   void begin_step();
   // After the masters changed: the model's values follow (where they are not the same memory).
@@ -58,6 +63,7 @@ class ParameterStore {
 
  private:
   std::vector<Bucket> buckets_;
+  ParameterList frozen_;
 };
 
 // The type that a precision computes with, and that its optimizer works in.

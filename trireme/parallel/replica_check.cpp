@@ -51,6 +51,7 @@ void check_same_parameters(const ParameterList& parameters, Communicator& commun
 }
 
 std::vector<int> differing_replicas(const ParameterStore& store, Communicator& communicator, Group group) {
+  if (store.buckets().empty()) return {};  // nothing here is trained
   std::vector<at::Tensor> sums;
   for (const auto& bucket : store.buckets()) sums.push_back(sum_of_bits(bucket.master));
   const auto mine = at::stack(sums).cpu();

@@ -1,29 +1,33 @@
 #include "trireme/spec/config.h"
 
+#include "trireme/spec/source_model.h"
+
 namespace trireme {
 namespace {
 
 void describe_model(Settings& settings, ModelConfig& model) {
   settings.section("model", "The network that is trained.");
-  settings.add_choice("model.kind", model.kind,
-                      {{"gpt", ModelKind::gpt},
-                       {"mlp", ModelKind::mlp},
-                       {"resnet18", ModelKind::resnet18},
-                       {"resnet34", ModelKind::resnet34},
-                       {"resnet50", ModelKind::resnet50},
-                       {"vgg11", ModelKind::vgg11},
-                       {"vgg16", ModelKind::vgg16},
-                       {"alexnet", ModelKind::alexnet},
-                       {"googlenet", ModelKind::googlenet},
-                       {"custom", ModelKind::custom}},
-                      "A GPT that predicts the next token; what classifies vectors (mlp) or images; or the model of a "
-                      "program that uses the library.");
+  settings.add_choice(
+      "model.kind", model.kind,
+      {{"gpt", ModelKind::gpt},
+       {"llama", ModelKind::llama},
+       {"mlp", ModelKind::mlp},
+       {"resnet18", ModelKind::resnet18},
+       {"resnet34", ModelKind::resnet34},
+       {"resnet50", ModelKind::resnet50},
+       {"vgg11", ModelKind::vgg11},
+       {"vgg16", ModelKind::vgg16},
+       {"alexnet", ModelKind::alexnet},
+       {"googlenet", ModelKind::googlenet},
+       {"custom", ModelKind::custom}},
+      "A GPT or Llama that predicts the next token; what classifies vectors (mlp) or images; or the model of a "
+      "program that uses the library.");
   settings.add("model.layers", model.layers, "Transformer blocks, or hidden layers of an mlp.").at_least(1);
   settings.add("model.width", model.width, "Size of the vector that passes from layer to layer.").at_least(1);
-  settings.add("model.heads", model.heads, "Attention heads of each block (gpt only); they share the width.")
+  settings.add("model.heads", model.heads, "Attention heads of each block (gpt, llama); they share the width.")
       .at_least(1);
-  settings.add("model.context", model.context, "Length of a sequence (gpt only).").unit("tokens").at_least(1);
-  settings.add("model.vocab", model.vocab, "Distinct tokens (gpt only); 0 = as many as the data needs.")
+  settings.add("model.context", model.context, "Length of a sequence (gpt, llama).").unit("tokens").at_least(1);
+  settings.add("model.vocab", model.vocab, "Distinct tokens (gpt, llama); 0 = as many as the data needs.")
       .unit("tokens")
       .at_least(0);
   settings.add("model.dropout", model.dropout, "Probability that an activation is dropped in training.")
@@ -44,18 +48,47 @@ void describe_model(Settings& settings, ModelConfig& model) {
                       {{"sync", BatchNormKind::synchronised}, {"local", BatchNormKind::local}},
                       "Whose samples a BatchNorm normalises by: a microbatch of all replicas, or of each alone (image "
                       "models only).");
+  settings
+      .add("model.kv_heads", model.kv_heads,
+           "Heads of keys and values that the query heads share in groups (llama only); 0 = as many as heads.")
+      .at_least(0);
+  settings
+      .add("model.hidden", model.hidden,
+           "Width inside a block (llama only); 0 = 8/3 of the width, rounded up to a multiple of 32.")
+      .at_least(0);
+  settings.add("model.rope_theta", model.rope_theta, "Base of the rotary positions' angles (llama only).").above(0);
+  settings.add("model.norm_epsilon", model.norm_epsilon, "Added to the variance in every norm (gpt, llama).").above(0);
+  settings.add("model.tied", model.tied, "Whether the head shares the token embedding (llama; gpt always does).");
+}
+
+void describe_fine_tuning(Settings& settings, ModelConfig& model) {
+  settings.add(
+      "model.from", model.from,
+      "Folder whose weights the training starts from: Hugging Face's layout, a run or a checkpoint; the model's "
+      "settings that are not given are taken from it.");
+  settings.add("model.freeze", model.freeze,
+               "Parameters that are not trained: names with * for any characters, and commas between them.");
+  settings
+      .add("model.lora_rank", model.lora_rank,
+           "Rank of the adapters that are trained in place of the model's own weights (LoRA); 0 = none.")
+      .at_least(0);
+  settings.add("model.lora_alpha", model.lora_alpha, "Adapters are added with the weight lora_alpha / lora_rank.")
+      .above(0);
+  settings.add("model.lora_targets", model.lora_targets,
+               "Matrices that get adapters: names with * for any characters, and commas between them.");
 }
 
 void describe_data(Settings& settings, DataConfig& data) {
   settings.section("data", "What it is trained on.");
-  settings.add_choice("data.kind", data.kind,
-                      {{"text", DataKind::text},
-                       {"tokens", DataKind::tokens},
-                       {"images", DataKind::images},
-                       {"synthetic", DataKind::synthetic},
-                       {"custom", DataKind::custom}},
-                      "A text file, a file of token numbers, a folder of images, samples made up from the seed, or those "
-                      "of a program that uses the library.");
+  settings.add_choice(
+      "data.kind", data.kind,
+      {{"text", DataKind::text},
+       {"tokens", DataKind::tokens},
+       {"images", DataKind::images},
+       {"synthetic", DataKind::synthetic},
+       {"custom", DataKind::custom}},
+      "A text file, a file of token numbers, a folder of images, samples made up from the seed, or those "
+      "of a program that uses the library.");
   settings.add("data.path", data.path,
                "The file of text or tokens, or the folder of images (files of MNIST or CIFAR-10; without this setting, "
                "Debian's Fashion-MNIST).");
@@ -74,6 +107,13 @@ void describe_data(Settings& settings, DataConfig& data) {
   settings.add_choice("data.augment", data.augment,
                       {{"none", Augmentation::none}, {"standard", Augmentation::standard}},
                       "What is done to images in training: nothing, or a random crop of the padded image and a flip.");
+  settings.add(
+      "data.mask", data.mask,
+      "File with a byte for each token (tokens only): 1 = it is learnt, 0 = it is only read; empty = all are.");
+  settings
+      .add("data.separator", data.separator,
+           "Token with which each document begins (tokens only): attention and positions start anew there; -1 = none.")
+      .at_least(-1);
 }
 
 void describe_train(Settings& settings, TrainConfig& train) {
@@ -242,7 +282,15 @@ void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConf
 
 }  // namespace
 
-bool takes_images(ModelKind kind) { return kind != ModelKind::gpt && kind != ModelKind::mlp; }
+bool takes_images(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::gpt:
+    case ModelKind::llama:
+    case ModelKind::mlp:
+    case ModelKind::custom: return false;
+    default: return true;
+  }
+}
 
 bool shares_statistics(const ModelConfig& model) {
   const bool normalises = model.kind == ModelKind::resnet18 || model.kind == ModelKind::resnet34 ||
@@ -253,6 +301,7 @@ bool shares_statistics(const ModelConfig& model) {
 Settings describe(RunConfig& config) {
   Settings settings;
   describe_model(settings, config.model);
+  describe_fine_tuning(settings, config.model);
   describe_data(settings, config.data);
   describe_train(settings, config.train);
   describe_optimizer(settings, config.optimizer);
@@ -261,6 +310,10 @@ Settings describe(RunConfig& config) {
   describe_run(settings, config.checkpoint, config.watchdog, config.log);
   settings.add("run_dir", config.run_dir, "Folder of the run; empty = runs/NAME-N with the next free number.");
   return settings;
+}
+
+int64_t hidden_width(const ModelConfig& model) {
+  return model.hidden > 0 ? model.hidden : ((8 * model.width + 2) / 3 + 31) / 32 * 32;
 }
 
 void check(const RunConfig& config, const Settings& settings) {
@@ -272,20 +325,32 @@ void check(const RunConfig& config, const Settings& settings) {
   const auto& train = config.train;
   const auto& optimizer = config.optimizer;
   const auto& watchdog = config.watchdog;
-  const bool is_gpt = model.kind == ModelKind::gpt;
+  const bool is_llama = model.kind == ModelKind::llama, reads = reads_tokens(model.kind);
   const bool is_custom = model.kind == ModelKind::custom;
   const bool is_synthetic = data.kind == DataKind::synthetic;
   const bool looks_ahead = optimizer.kind == OptimizerKind::sgd && optimizer.nesterov;
 
-  require(!is_gpt || model.width % model.heads == 0, "model.width", "must be divisible by", "model.heads");
-  const bool is_image_model = takes_images(model.kind), is_images = data.kind == DataKind::images;
+  require(!reads || model.width % model.heads == 0, "model.width", "must be divisible by", "model.heads");
+  require(!is_llama || model.width / model.heads % 2 == 0, "model.width", "must be an even multiple of", "model.heads");
+  require(!is_llama || model.kv_heads == 0 || model.heads % model.kv_heads == 0, "model.heads", "must be divisible by",
+          "model.kv_heads");
+  require(is_llama || model.kv_heads == 0, "model.kv_heads", "must be 0 with", "model.kind");
+  require(is_llama || model.hidden == 0, "model.hidden", "must be 0 with", "model.kind");
+  require(is_llama || !model.tied, "model.tied", "must be false with", "model.kind");
+  require(reads || model.from.empty(), "model.from", "must be empty with", "model.kind");
+  require(model.lora_rank == 0 || reads, "model.lora_rank", "must be 0 with", "model.kind");
+  require(model.lora_rank == 0 || !model.from.empty(), "model.from", "must name a base with", "model.lora_rank");
+  require(model.lora_rank == 0 || model.freeze.empty(), "model.freeze", "must be empty with", "model.lora_rank");
   require(is_custom == (data.kind == DataKind::custom), "data.kind", "must be custom exactly with", "model.kind");
-  require(is_gpt || is_custom || is_image_model || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
-  require(!is_gpt || !is_images, "data.kind", "must be text, tokens or synthetic with", "model.kind");
+  const bool is_image_model = takes_images(model.kind), is_images = data.kind == DataKind::images;
+  require(reads || is_custom || is_image_model || is_synthetic, "data.kind", "must be synthetic with", "model.kind");
+  require(!reads || !is_images, "data.kind", "must be text, tokens or synthetic with", "model.kind");
   require(!is_image_model || is_images || is_synthetic, "data.kind", "must be images or synthetic with", "model.kind");
   require(!is_image_model || !model.skip, "model.skip", "must be false with", "model.kind");
   require(data.augment == Augmentation::none || is_images, "data.augment", "must be none with", "data.kind");
   require(is_synthetic || is_custom || !data.path.empty(), "data.path", "must name a file with", "data.kind");
+  require(data.kind == DataKind::tokens || data.mask.empty(), "data.mask", "must be empty with", "data.kind");
+  require(data.kind == DataKind::tokens || data.separator < 0, "data.separator", "must be -1 with", "data.kind");
   require(train.microbatch <= train.batch, "train.microbatch", "must be at most", "train.batch");
   // The default warmup of a short run is simply cut short, also where its config.yaml repeats it; another one was asked
   // for and must fit.
@@ -323,6 +388,7 @@ RunConfig load_config(const std::vector<std::filesystem::path>& files, const std
   Settings settings = describe(config);
   for (const auto& file : files) settings.read_file(file);
   for (const auto& assignment : overrides) settings.override_with(assignment);
+  if (!config.model.from.empty()) adopt_source_model(config, settings);
   settings.check();
   check(config, settings);
   return config;

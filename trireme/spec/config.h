@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-enum class ModelKind { gpt, mlp, resnet18, resnet34, resnet50, vgg11, vgg16, alexnet, googlenet, custom };
+enum class ModelKind { gpt, llama, mlp, resnet18, resnet34, resnet50, vgg11, vgg16, alexnet, googlenet, custom };
 enum class BatchNormKind { synchronised, local };
 enum class DataKind { text, tokens, images, synthetic, custom };
 enum class Augmentation { none, standard };
@@ -39,7 +39,22 @@ struct ModelConfig {
   int64_t image = 32;
   int64_t channels = 3;
   BatchNormKind batch_norm = BatchNormKind::synchronised;
+  int64_t kv_heads = 0;
+  int64_t hidden = 0;
+  double rope_theta = 10000;
+  double norm_epsilon = 1e-5;
+  bool tied = false;
+  std::string from;
+  std::string freeze;
+  int64_t lora_rank = 0;
+  double lora_alpha = 16;
+  std::string lora_targets = "*attn.*";
 };
+
+// Whether a model predicts tokens.
+inline bool reads_tokens(ModelKind kind) { return kind == ModelKind::gpt || kind == ModelKind::llama; }
+// The width inside a Llama's blocks.
+int64_t hidden_width(const ModelConfig& model);
 
 struct DataConfig {
   DataKind kind = DataKind::text;
@@ -48,6 +63,8 @@ struct DataConfig {
   double validation = 0.05;
   int64_t samples = 65536;
   Augmentation augment = Augmentation::none;
+  std::string mask;
+  int64_t separator = -1;
 };
 
 struct TrainConfig {

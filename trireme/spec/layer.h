@@ -14,6 +14,7 @@ struct LayerSpec {
   double depth = 0;           // longest chain of dependent operations: work / depth is the average parallelism
   int64_t parameters = 0;     // elements; a tied parameter counts where it is first used
   int64_t tied = 0;           // elements that an earlier layer counts, and that a stage without that layer holds too
+  int64_t frozen = 0;         // of the parameters, elements that are not trained
   int64_t activations = 0;    // elements kept for the backward pass
   int64_t output = 0;         // elements handed to the next layer
 };

@@ -43,20 +43,22 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     plan.last = table.layers[end - 1].name;
     plan.layers = static_cast<int64_t>(end - begin);
     plan.microbatch = microbatch;
-    int64_t activations = 0;
+    int64_t activations = 0, frozen = 0;
     for (size_t i = begin; i < end; ++i) {
       const auto& layer = table.layers[i];
       plan.parameters += layer.parameters + (s > 0 ? layer.tied : 0);
       plan.flops += layer.forward_flops + layer.backward_flops;
       activations += layer.activations;
+      frozen += layer.frozen;
     }
     plan.in_flight = make_schedule(config.parallel.schedule, {s, mesh.stages, microbatches},
                                    static_cast<int>(config.parallel.in_flight), config.parallel.deterministic)
                          ->in_flight();
     plan.parameter_bytes = plan.parameters * value;
-    plan.master_bytes = value < master ? plan.parameters * master : 0;
-    plan.gradient_bytes = plan.parameters * master;
-    plan.optimizer_bytes = plan.parameters * master * moments(config.optimizer);
+    const int64_t trained = plan.parameters - frozen;
+    plan.master_bytes = value < master ? trained * master : 0;
+    plan.gradient_bytes = trained * master;
+    plan.optimizer_bytes = trained * master * moments(config.optimizer);
     plan.activation_bytes = activations * value * microbatch * plan.in_flight;
     stages.push_back(plan);
   }

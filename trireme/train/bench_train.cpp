@@ -36,13 +36,17 @@ std::vector<std::string> overrides_of(const std::string& name) {
     // 10.8 M parameters.
     own = {"model.kind=gpt",    "model.layers=6",  "model.width=384", "model.heads=6",
            "model.context=256", "model.vocab=256", "train.batch=4",   "optimizer.lr=3e-4"};
+  } else if (name == "llama") {
+    // 9.6 M parameters: the GPT's width and depth, with a third of its heads for keys and values.
+    own = {"model.kind=llama",  "model.layers=6",  "model.width=384", "model.heads=6",    "model.kv_heads=2",
+           "model.context=256", "model.vocab=256", "train.batch=4",   "optimizer.lr=3e-4"};
   } else if (name == "resnet18") {
     // 11,173,962 parameters, 3.3 GFLOP a sample. PyTorch has synchronised BatchNorm for cards alone: beside DDP, both
     // sides normalise by each rank's own samples.
     own = {"model.kind=resnet18", "model.image=32",         "model.classes=10",
            "train.batch=64",      "model.batch_norm=local", "optimizer.lr=1e-5"};
   } else {
-    refuse("--case {}: there are mlp, gpt and resnet18", name);
+    refuse("--case {}: there are mlp, gpt, llama and resnet18", name);
   }
   own.insert(own.end(), common.begin(), common.end());
   return own;
@@ -50,7 +54,7 @@ std::vector<std::string> overrides_of(const std::string& name) {
 
 // For people.
 const char* title_of(const std::string& name) {
-  return name == "mlp" ? "mlp 8x1024" : name == "gpt" ? "gpt 10.8M" : "resnet18 32x32";
+  return name == "mlp" ? "mlp 8x1024" : name == "gpt" ? "gpt 10.8M" : name == "llama" ? "llama 9.6M" : "resnet18 32x32";
 }
 
 const char* const hosts_tool = TRIREME_SOURCE "/tools/hosts.sh";
@@ -172,7 +176,8 @@ class Case {
 void run_train_bench(const TrainBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
   if (::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
-  const auto cases = options.cases.empty() ? std::vector<std::string>{"mlp", "gpt", "resnet18"} : options.cases;
+  const auto cases =
+      options.cases.empty() ? std::vector<std::string>{"mlp", "gpt", "llama", "resnet18"} : options.cases;
   auto ranks = options.ranks;
   if (ranks.empty()) ranks = options.hosts > 1 ? std::vector{2 * options.hosts} : std::vector{1, 2};
   for (const int count : ranks) {

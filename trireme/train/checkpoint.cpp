@@ -12,8 +12,11 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/base/pattern.h"
 #include "trireme/base/safetensors.h"
+#include "trireme/base/tensor_files.h"
 #include "trireme/base/units.h"
+#include "trireme/train/weights.h"
 
 namespace trireme {
 
@@ -26,46 +29,17 @@ constexpr int format_version = 1;
 constexpr double forever = 1e9;  // seconds
 constexpr const char* partial_suffix = ".partial";
 
-DType dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble: return DType::f64;
-    case at::kFloat: return DType::f32;
-    case at::kBFloat16: return DType::bf16;
-    case at::kHalf: return DType::f16;
-    case at::kLong: return DType::i64;
-    default: fail("tensors of type {} are not saved", c10::toString(type));
-  }
-}
-
-at::ScalarType type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return at::kDouble;
-    case DType::f32: return at::kFloat;
-    case DType::bf16: return at::kBFloat16;
-    case DType::f16: return at::kHalf;
-    case DType::i64: return at::kLong;
-    default: refuse("tensors of type {} cannot be loaded as parameters", dtype_name(dtype));
-  }
-}
-
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// Where each parameter lies in the store.
+// Where each parameter that is trained lies in the store.
 std::map<const Parameter*, std::pair<const Bucket*, const StoredParameter*>> places(const ParameterStore& store) {
   std::map<const Parameter*, std::pair<const Bucket*, const StoredParameter*>> found;
   for (const auto& bucket : store.buckets()) {
     for (const auto& stored : bucket.parameters) found[stored.parameter.get()] = {&bucket, &stored};
   }
   return found;
-}
-
-int64_t step_of(const fs::path& folder) {
-  const auto name = folder.filename().string();
-  if (name.rfind("step-", 0) != 0 || name.find_first_not_of("0123456789", 5) != std::string::npos) return -1;
-  if (name.size() == 5 || name.size() > 5 + 18) return -1;  // 18 digits fit into 64 bits
-  return std::stoll(name.substr(5));
 }
 
 // Takes the name away first: whoever is killed in between leaves no half of a checkpoint under a whole one's name.
@@ -78,16 +52,6 @@ void remove_checkpoint(const fs::path& folder) {
 }
 
 }  // namespace
-
-std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(run_dir / "checkpoints", error)) {
-    if (entry.is_directory() && step_of(entry.path()) >= 0) found.push_back(entry.path());
-  }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
-  return found;
-}
 
 CheckpointInfo open_checkpoint(const fs::path& folder) {
   const auto manifest_path = folder / "manifest.json";
@@ -148,9 +112,19 @@ CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
   }
 }
 
+void write_manifest(const fs::path& folder, const ordered_json& files, const Progression& progression,
+                    const std::string& resolved_config) {
+  const ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", format_version},
+                              {"step", progression.step},         {"updates", progression.updates},
+                              {"skipped", progression.skipped},   {"skipped_in_a_row", progression.skipped_in_a_row},
+                              {"threads", at::get_num_threads()}, {"files", files},
+                              {"config", resolved_config}};
+  write_atomically(folder / "manifest.json", manifest.dump(1) + "\n");
+}
+
 void set_aside_checkpoints_after(const fs::path& run_dir, int64_t step) {
   for (const auto& folder : list_checkpoints(run_dir)) {
-    if (step_of(folder) <= step) continue;
+    if (step_of_checkpoint(folder) <= step) continue;
     const auto aside = folder.parent_path() / ("abandoned-" + folder.filename().string());
     remove_tree(aside);
     fs::rename(folder, aside);
@@ -158,58 +132,28 @@ void set_aside_checkpoints_after(const fs::path& run_dir, int64_t step) {
   }
 }
 
-namespace {
-
-// Several files as one: names are found in whichever holds them.
-class TensorFiles {
- public:
-  explicit TensorFiles(const std::vector<fs::path>& paths) {
-    for (const auto& path : paths) files_.push_back(std::make_unique<Safetensors>(path));
-  }
-
-  size_t size() const {
-    size_t count = 0;
-    for (const auto& file : files_) count += file->tensors().size();
-    return count;
-  }
-
-  // The file and the tensor of that name in it, or nothing.
-  std::pair<const Safetensors*, const TensorInfo*> find(const std::string& name) const {
-    for (const auto& file : files_) {
-      if (const auto* tensor = file->find(name)) return {file.get(), tensor};
-    }
-    return {nullptr, nullptr};
-  }
-
- private:
-  std::vector<std::unique_ptr<Safetensors>> files_;
-};
-
-}  // namespace
-
-std::vector<int64_t> CheckpointInfo::shape_of(const std::string& name) const {
-  const TensorFiles files(model_files);
-  const auto* tensor = files.find(name).second;
-  return tensor ? tensor->shape : std::vector<int64_t>{};
+ParameterList saved_parameters(const Model& model) {
+  auto parameters = model.parameters();
+  const auto is_adapter = [](const auto& parameter) { return matches("*.lora_A.weight", parameter->name); };
+  if (std::any_of(parameters.begin(), parameters.end(), is_adapter))
+    std::erase_if(parameters, [](const auto& parameter) { return !parameter->trained; });
+  return parameters;
 }
 
 void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters, ParameterStore& store,
                      bool with_optimizer, bool whole_model, const BufferList& buffers) {
   c10::NoGradGuard no_grad;
   const auto load = [&](const TensorFiles& files, const std::string& name, const at::Tensor& target) {
-    const auto [file, tensor] = files.find(name);
-    if (!tensor) refuse("the checkpoint {} is of another model or optimizer: it has no {}", info.folder.string(), name);
-    if (at::IntArrayRef(tensor->shape) != target.sizes()) {
+    const auto found = files.find(name);
+    if (!found) refuse("the checkpoint {} is of another model or optimizer: it has no {}", info.folder.string(), name);
+    if (at::IntArrayRef(found.info->shape) != target.sizes()) {
       refuse("the checkpoint {} is of another model: {} has shape [{}] there and [{}] here", info.folder.string(), name,
-             fmt::join(tensor->shape, ", "), fmt::join(target.sizes(), ", "));
+             fmt::join(found.info->shape, ", "), fmt::join(target.sizes(), ", "));
     }
-    if ((tensor->dtype == DType::i64) != (target.scalar_type() == at::kLong))
+    if ((found.info->dtype == DType::i64) != (target.scalar_type() == at::kLong))
       refuse("the checkpoint {} is of another model: {} is of type {} there", info.folder.string(), name,
-             dtype_name(tensor->dtype));
-    auto values = at::empty(tensor->shape, type_of(tensor->dtype));
-    const auto bytes = file->bytes(*tensor);
-    std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
-    target.copy_(values);
+             dtype_name(found.info->dtype));
+    target.copy_(tensor_of(found));
   };
   const TensorFiles model(info.model_files);
   const size_t wanted = parameters.size() + buffers.size();
@@ -217,15 +161,14 @@ void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters
     refuse("the checkpoint {} is of another model: it has {} parameters, this one {}", info.folder.string(),
            model.size(), wanted);
   }
-  const auto where = places(store);
-  for (const auto& parameter : parameters) {
-    const auto& [bucket, stored] = where.at(parameter.get());
-    load(model, parameter->name, ParameterStore::piece(bucket->master, *stored));
-  }
+  const auto masters = store.masters();
+  for (const auto& parameter : parameters) load(model, parameter->name, masters.at(parameter.get()));
   for (const auto& buffer : buffers) load(model, buffer->name, buffer->value);
   if (with_optimizer) {
     const TensorFiles state(info.optimizer_files);
+    const auto where = places(store);
     for (const auto& parameter : parameters) {
+      if (!parameter->trained) continue;
       const auto& [bucket, stored] = where.at(parameter.get());
       for (const auto& [name, buffer] : bucket->state)
         load(state, parameter->name + "." + name, ParameterStore::piece(buffer, *stored));
@@ -307,6 +250,10 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
     const auto where = places(store);
     for (const auto& parameter : order) {
       if (!parameter->owned) continue;  // another stage saves it
+      if (!parameter->trained) {        // and it will be the same at every save
+        snapshot.model.push_back({parameter->name, parameter->value.detach().cpu()});
+        continue;
+      }
       const auto& [bucket, stored] = where.at(parameter.get());
       snapshot.model.push_back(
           {parameter->name, ParameterStore::piece(snapshot.copy_of(*bucket, "", bucket->master), *stored)});
@@ -369,12 +316,7 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto files = gather_parts(partial);
   uint64_t total = 0;
   for (const auto& [file, entry] : files.items()) total += entry.at("bytes").get<uint64_t>();
-  const ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", format_version},
-                              {"step", progression.step},         {"updates", progression.updates},
-                              {"skipped", progression.skipped},   {"skipped_in_a_row", progression.skipped_in_a_row},
-                              {"threads", at::get_num_threads()}, {"files", files},
-                              {"config", resolved_config_}};
-  write_atomically(partial / "manifest.json", manifest.dump(1) + "\n");
+  write_manifest(partial, files, progression, resolved_config_);
   sync_folder(partial);
   remove_checkpoint(whole);  // a run that was resumed from an earlier step does this one again
   rename_durably(partial, whole);
@@ -436,7 +378,7 @@ ordered_json CheckpointWriter::gather_parts(const fs::path& partial) {
 void CheckpointWriter::prune(int64_t newest) {
   auto all = list_checkpoints(folder_.parent_path());
   // A run that went on from an older checkpoint finds later ones here: they must not push out what it has just written.
-  std::erase_if(all, [&](const auto& folder) { return step_of(folder) > newest; });
+  std::erase_if(all, [&](const auto& folder) { return step_of_checkpoint(folder) > newest; });
   for (size_t i = static_cast<size_t>(config_.keep); i < all.size(); ++i) remove_checkpoint(all[i]);
 }
 

@@ -18,6 +18,7 @@
 
 #include "trireme/observe/recorder.h"
 #include "trireme/optim/store.h"
+#include "trireme/spec/source_model.h"
 #include "trireme/train/stage_trainer.h"
 
 namespace trireme {
@@ -28,13 +29,7 @@ struct CheckpointInfo {
   Progression progression;
   std::string config;  // the resolved configuration of the run that wrote it
   std::vector<std::filesystem::path> model_files, optimizer_files;
-
-  // The shape of a parameter, empty when there is none of that name.
-  std::vector<int64_t> shape_of(const std::string& name) const;
 };
-
-// The checkpoint folders under `run_dir`/checkpoints, newest first; incomplete ones (.partial) are no checkpoints.
-std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
 
 // Reads the manifest and checks every file's size and checksum. Refuses what is damaged, foreign or newer, with the
 // reason.
@@ -43,9 +38,16 @@ CheckpointInfo open_checkpoint(const std::filesystem::path& folder);
 // The newest checkpoint of the run. When that one is not whole: refuses, with the reason and the newest that is whole.
 CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir);
 
+// Completes a folder: `files` has the size and checksum of each, by name.
+void write_manifest(const std::filesystem::path& folder, const nlohmann::ordered_json& files,
+                    const Progression& progression, const std::string& resolved_config);
+
 // A run that goes on from an older step leaves the later ones of its former line: they are renamed (abandoned-step-N),
 // so that nothing is lost and the next resume takes the new line.
 void set_aside_checkpoints_after(const std::filesystem::path& run_dir, int64_t step);
+
+// What a checkpoint holds of a model: its adapters where it has some, otherwise all of it.
+ParameterList saved_parameters(const Model& model);
 
 // Loads parameters, buffers and, where the store has it, optimizer state; `parameters` and `buffers` may be those of
 // one stage of the model. Refuses a checkpoint of another model.

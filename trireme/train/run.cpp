@@ -31,6 +31,7 @@
 #include "trireme/train/run_trace.h"
 #include "trireme/train/straggler_watch.h"
 #include "trireme/train/stage_trainer.h"
+#include "trireme/train/weights.h"
 #include "trireme/spec/links.h"
 
 namespace trireme {
@@ -116,6 +117,8 @@ DataOptions data_options(const RunConfig& config) {
     refuse("model.kind = mlp learns from vectors: set data.kind=synthetic");
   const bool another_path = config.data.path != DataConfig{}.path;
   options.path = config.data.kind == DataKind::images && !another_path ? default_images : config.data.path;
+  options.mask = config.data.mask;
+  options.separator = config.data.separator;
   options.dtype = config.data.dtype == TokenType::uint16   ? "uint16"
                   : config.data.dtype == TokenType::uint32 ? "uint32"
                                                            : "auto";
@@ -189,10 +192,6 @@ LayerTable table_of(const RunConfig& config, const Model& model) {
   return model.table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
 }
 
-}  // namespace
-
-namespace {
-
 // One run of this rank, from its data to its last checkpoint.
 class Run {
  public:
@@ -210,9 +209,13 @@ class Run {
     const auto stages = planned(config_, *data_.train, table_of(config_, *model), world_.size());
     const auto checkpoint = find_folder();
     StageTrainer trainer(config_, world_, data_, std::move(model));
+    if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
+      load_weights(open_source_model(config_.model.from), trainer.model().parameters(), trainer.store(),
+                   /*whole_model=*/trainer.mesh().stages == 1);
+    }
     if (!checkpoint.empty()) {
       const auto info = open_checkpoint(checkpoint);
-      load_checkpoint(info, trainer.model().parameters(), trainer.store(), /*with_optimizer=*/true,
+      load_checkpoint(info, saved_parameters(trainer.model()), trainer.store(), /*with_optimizer=*/true,
                       /*whole_model=*/trainer.mesh().stages == 1, trainer.model().buffers());
       trainer.progression() = info.progression;
     }
@@ -296,7 +299,7 @@ class Run {
         trainer.while_whole([&] {
           if (!writer_) return;
           const auto& model = trainer.model();
-          writer_->save(model.parameters(), trainer.store(), trainer.progression(), model.buffers());
+          writer_->save(saved_parameters(model), trainer.store(), trainer.progression(), model.buffers());
         });
       }
       const int64_t now_ns = monotonic_ns();
@@ -386,7 +389,7 @@ void check_run(const RunConfig& config, int ranks) {
 }
 
 Analysis analyze(const RunConfig& config) {
-  const bool open = config.model.kind == ModelKind::gpt && config.model.vocab == 0;
+  const bool open = reads_tokens(config.model.kind) && config.model.vocab == 0;
   const auto model = build_model(config.model, open ? open_data(config).train->vocab() : config.model.vocab);
   RunConfig named = config;
   Analysis analysis;

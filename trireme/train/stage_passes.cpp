@@ -4,9 +4,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
+#include "trireme/nn/attention.h"
 #include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
 
@@ -40,12 +42,17 @@ at::Tensor StageTrainer::on_device(const at::Tensor& tensor) const {
   return (device_.is_cuda() ? tensor.pin_memory() : tensor).to(device_, type, /*non_blocking=*/true);
 }
 
-Pass StageTrainer::pass_of(const at::Tensor& positions) const {
+Documents StageTrainer::documents_of(const at::Tensor& starts) const {
+  return starts.defined() ? documents_from(on_device(starts)) : Documents{};
+}
+
+Pass StageTrainer::pass_of(const Microbatch& microbatch) const {
   Pass pass;
   pass.training = true;
   pass.dropout =
       Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
-  pass.samples = positions;
+  pass.samples = microbatch.positions;
+  pass.documents = documents_of(microbatch.starts);
   if (before_layer_) pass.before_layer = &before_layer_;
   if (replicas_) pass.replicas = &replicas_;
   return pass;
@@ -100,7 +107,7 @@ void StageTrainer::forward(size_t m) {
   if (stage_->first()) flight.inputs.push_back(on_device(microbatch.inputs));
   for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
-  flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch.positions));
+  flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch));
   if (stage_->last()) {
     flight.loss = stage_->model().loss(flight.outputs[0], on_device(microbatch.targets));
     flight.outputs.clear();
@@ -123,14 +130,14 @@ void StageTrainer::backward(size_t m) {
   const bool last = ++backwards_ == pieces_.size();
   sync_->begin_backward(last);
   if (stage_->last()) {
-    // The loss is the mean over the global batch: every rank's samples weigh the same, however many it has.
-    const double items = static_cast<double>(config_.train.batch * data_.train->items_per_sample());
+    // The loss is the mean over what is learnt of the global batch: every target weighs the same, whoever has it.
+    const double items = static_cast<double>(std::max<int64_t>(1, loaded_.learnt_targets));
     loss_sum_ += flight.loss.detach() / items;
     flight.loss.backward(at::full({}, 1 / items, flight.loss.options()));
-  } else {
+  } else if (flight.outputs[0].requires_grad()) {
     torch::autograd::backward(flight.outputs, gradients);
-    gradients.clear();
   }
+  gradients.clear();
   const int replica = mesh_.replica_of(world_.rank());
   for (size_t i = 0; i < stage_->incoming().size(); ++i) {
     const auto& crossing = stage_->incoming()[i];
@@ -157,7 +164,9 @@ void StageTrainer::build_evaluation() {
                             ? config_.train.microbatch
                             : std::min(share_.count, std::max<int64_t>(1, config_.train.batch / mesh_.replicas));
   evaluated_ = microbatches(share, piece);
-  evaluated_items_ = static_cast<double>(samples * data_.validation->items_per_sample());
+  std::vector<int64_t> all(static_cast<size_t>(samples));
+  std::iota(all.begin(), all.end(), 0);
+  evaluated_items_ = static_cast<double>(std::max<int64_t>(1, data_.validation->learnt_targets(all)));
   if (flights_.size() < evaluated_.size()) flights_.resize(evaluated_.size());
 
   auto& graph = evaluation_graph_;
@@ -181,12 +190,14 @@ void StageTrainer::evaluate_one(size_t m) {
   std::vector<int64_t> places(static_cast<size_t>(evaluated_[m].count));
   for (size_t i = 0; i < places.size(); ++i) places[i] = evaluated_[m].first + static_cast<int64_t>(i);
   Batch batch;
-  if (stage_->first() || stage_->last()) batch = data_.validation->get(places);
+  if (stage_->first() || stage_->last() || config_.data.separator >= 0) batch = data_.validation->get(places);
   auto& flight = flights_[m];
   std::vector<at::Tensor> inputs;
   if (stage_->first()) inputs.push_back(on_device(batch.inputs));
   for (auto& message : flight.arrived) inputs.push_back(message.take());
-  const auto outputs = stage_->forward(inputs, {});
+  Pass pass;
+  pass.documents = documents_of(batch.starts);
+  const auto outputs = stage_->forward(inputs, pass);
   if (stage_->last()) {
     loss_sum_ += stage_->model().loss(outputs[0], on_device(batch.targets)) / evaluated_items_;
     return;

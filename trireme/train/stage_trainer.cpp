@@ -36,7 +36,8 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
 
   if (!model) model = build_model(config.model, data.train->vocab());
   const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
-  model_parameters_ = table.parameters();
+  model_parameters_ = model_trained_ = table.parameters();
+  for (const auto& layer : table.layers) model_trained_ -= layer.frozen;
   model_layers_ = static_cast<int64_t>(table.layers.size());
   for (size_t i = 0; i + 1 < table.layers.size(); ++i)
     widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
@@ -111,9 +112,12 @@ void StageTrainer::join_groups() {
 std::string StageTrainer::brief() const {
   const auto parts = mesh_.stages == 1 ? fmt::format("and {} buckets", store_->buckets().size())
                                        : fmt::format("as {} stages of {} replica(s)", mesh_.stages, mesh_.replicas);
-  return fmt::format("{} parameters in {} layers {} on {}; {} rank(s) by {}, {} samples a step",
-                     human_count(static_cast<double>(model_parameters_)), model_layers_, parts, describe(device_),
-                     world_.size(), world_.communicator().transport_name(), config_.train.batch);
+  const auto trained = model_trained_ == model_parameters_
+                           ? std::string()
+                           : fmt::format(" ({} trained)", human_count(static_cast<double>(model_trained_)));
+  return fmt::format("{} parameters{} in {} layers {} on {}; {} rank(s) by {}, {} samples a step",
+                     human_count(static_cast<double>(model_parameters_)), trained, model_layers_, parts,
+                     describe(device_), world_.size(), world_.communicator().transport_name(), config_.train.batch);
 }
 
 void StageTrainer::build_step() {

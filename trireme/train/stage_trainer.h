@@ -114,7 +114,8 @@ class StageTrainer {
   void find_layers();
   at::Tensor gather_replicas(const at::Tensor& given);
   void share_buffers();
-  Pass pass_of(const at::Tensor& positions) const;
+  Pass pass_of(const Microbatch& microbatch) const;
+  Documents documents_of(const at::Tensor& starts) const;
   at::Tensor on_device(const at::Tensor& tensor) const;
 
   const RunConfig& config_;
@@ -123,8 +124,8 @@ class StageTrainer {
   const Mesh mesh_;
   const Share share_;  // of the global batch: this rank's replica's
   at::Device device_;
-  int64_t model_parameters_ = 0, model_layers_ = 0;  // of all stages
-  int64_t widest_crossing_ = 0;                      // bytes of a sample between two layers, at most
+  int64_t model_parameters_ = 0, model_trained_ = 0, model_layers_ = 0;  // of all stages
+  int64_t widest_crossing_ = 0;  // bytes of a sample between two layers, at most
   std::unique_ptr<Stage> stage_;
   GradientSync::Groups groups_;
   std::unique_ptr<ParameterStore> store_;
