@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -26,6 +27,8 @@ at::Device choose_device(bool cuda, int local_rank) {
   // More ranks than cards share them in turn.
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % count));
   c10::cuda::set_device(device.index());
+  // fp32 means fp32: in TF32 convolutions keep ten bits of their factors.
+  at::globalContext().setAllowTF32CuDNN(false);
   return device;
 }
 
