@@ -195,6 +195,8 @@ class ResNet18(nn.Module):
 def build(args, tensors):
     if args.model == "gpt":
         return Gpt(tensors, args.heads)
+    if args.model == "llama":
+        return Llama(tensors, args.heads)
     if args.model == "mlp":
         return Mlp(tensors)
     model = ResNet18(tensors)
