@@ -30,7 +30,7 @@ build/python: | setup
 
 build: setup
 	@$(MAKE) --no-print-directory $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS) --target trireme
+	@cmake --build $(BUILD) -j $(JOBS) --target trireme trireme_library
 
 build-all: setup-test
 	@$(MAKE) --no-print-directory $(BUILD)/build.ninja

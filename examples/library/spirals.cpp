@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-int main() {
+int main() try {
   const auto world = trireme::World::start();  // under mpirun, srun or torchrun, or alone
   torch::manual_seed(1);                       // the same parameters on every rank
   torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64), torch::nn::Tanh(),
@@ -24,4 +24,7 @@ int main() {
     if (world->rank() == 0) std::printf("epoch %d: loss %.6f\n", epoch, loss);
   }
   trireme::save("spirals-run", model, optimizer);
+} catch (const trireme::Error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return error.exit_status();
 }

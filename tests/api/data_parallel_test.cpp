@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "trireme/api/loader.h"
@@ -236,6 +237,23 @@ TEST(DataParallel, SavesAndGoesOn) {
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step-4" / "model.safetensors"));
   const auto rest = run(3, 4, 4, true, false);
   for (size_t i = 0; i < rest.size(); ++i) EXPECT_NEAR(rest[i], whole[4 + i], 1e-12);
+}
+
+TEST(DataParallel, SaysOnEveryRankWhyItCouldNotSave) {
+  const auto file = fs::path(testing::TempDir()) / "not-a-folder";
+  std::ofstream(file) << "in the way";
+  World::run_threads(2, [&](World& world) {
+    DataParallel model(Net(at::kDouble, 1), world);
+    const SGD optimizer(model, {.lr = 0.5});
+    try {
+      save(file / "run", model, optimizer);
+      ADD_FAILURE() << "rank " << world.rank() << " thinks that it was saved";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("the checkpoint of step 0 in " + (file / "run").string() + " was not saved: "));
+      EXPECT_THAT(error.what(), HasSubstr("Not a directory"));
+    }
+  });
 }
 
 }  // namespace

@@ -214,6 +214,19 @@ TEST(RateLimitTest, NeverFasterThanAsked) {
 
 TEST(RateLimitTest, ZeroIsNoLimit) { RateLimit(0).take(uint64_t{1} << 60); }
 
+TEST_F(FilesTest, MakesFoldersAndSaysWhyNot) {
+  make_folder(folder_ / "new" / "inner");
+  make_folder(folder_ / "new" / "inner");
+  EXPECT_TRUE(fs::is_directory(folder_ / "new" / "inner"));
+  std::ofstream(folder_ / "file") << "x";
+  try {
+    make_folder(folder_ / "file" / "inner");
+    FAIL() << "there is a file in the way";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), "cannot make the folder " + (folder_ / "file" / "inner").string() + ": Not a directory");
+  }
+}
+
 TEST_F(FilesTest, RemovesATreeAndWhatItLinksToStays) {
   const auto tree = folder_ / "tree", outside = folder_ / "outside";
   fs::create_directories(tree / "a" / "b");

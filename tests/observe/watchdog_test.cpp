@@ -36,6 +36,7 @@ const Role rank_role("rank", [] {
                     {.heartbeat_s = std::stod(given("HEARTBEAT")),
                      .stop_s = std::stod(given("STOP")),
                      .before_exit = [] { std::fputs("flushed\n", stderr); },
+                     .advice = "; go on with --resume",
                      .late_s = std::stod(given("LATE"))});
   const auto behaviour = given("BEHAVIOUR");
   recorder.compute("reduce", 3);
@@ -100,7 +101,7 @@ TEST_F(WatchdogTest, AKilledRankIsNamed) {
   EXPECT_THAT(ranks_[0]->errors(),
               AllOf(HasSubstr(fmt::format(
                         "error: rank 4: {} died; its last operation: reduce 3 (step 17). The job ends", named(1))),
-                    HasSubstr("--resume"), HasSubstr("flushed")));
+                    HasSubstr("The job ends; go on with --resume"), HasSubstr("flushed")));
   EXPECT_THAT(board_->fault_message(), HasSubstr(named(1) + " died"));
   EXPECT_EQ(board_->slot(0).state.load(), RankState::failed);
 }

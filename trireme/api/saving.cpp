@@ -10,20 +10,23 @@ namespace trireme {
 
 void save(const std::filesystem::path& folder, ReplicatedModule& model, const ModuleOptimizer& optimizer) {
   auto& world = model.world();
-  const auto saved = at::zeros({1}, at::kLong);
+  std::string problem;  // the first rank's, which all must hear of
   if (world.rank() == 0) {
-    CheckpointConfig config;
-    CheckpointWriter writer(folder, config, "", world.recorder());
-    Progression progression;
-    progression.step = model.steps();
-    progression.updates = optimizer.updates();
-    writer.save(model.parameters(), model.store(), progression, model.buffers());
-    writer.finish(1e9);
-    saved.fill_(writer.last() ? 1 : 0);
+    try {
+      CheckpointWriter writer(folder, CheckpointConfig{}, "", world.recorder());
+      Progression progression;
+      progression.step = model.steps();
+      progression.updates = optimizer.updates();
+      writer.save(model.parameters(), model.store(), progression, model.buffers());
+      writer.finish(1e9);
+      if (!writer.last()) problem = "see the warnings above";
+    } catch (const Error& error) {
+      problem = error.what();
+    }
   }
-  auto& communicator = world.communicator();
-  communicator.now([&] { return communicator.broadcast(saved, 0, "saved"); });
-  if (saved.item<int64_t>() == 0) fail("the checkpoint of step {} in {} was not saved", model.steps(), folder.string());
+  problem = world.from_first(problem, "save");
+  if (!problem.empty())
+    fail("the checkpoint of step {} in {} was not saved: {}", model.steps(), folder.string(), problem);
 }
 
 int64_t load(const std::filesystem::path& folder, ReplicatedModule& model, ModuleOptimizer& optimizer) {

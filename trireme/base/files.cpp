@@ -167,6 +167,12 @@ void write_atomically(const fs::path& path, std::span<const std::byte> bytes) {
   sync_folder(folder_of(path));
 }
 
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) refuse("cannot make the folder {}: {}", path.string(), error.message());
+}
+
 void remove_tree(const std::filesystem::path& path) {
   // Children before their folder, links as themselves, and never out of this file system's tree.
   const auto remove_one = [](const char* name, const struct stat*, int, FTW*) {

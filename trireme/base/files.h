@@ -64,6 +64,9 @@ inline void write_atomically(const std::filesystem::path& path, std::string_view
   write_atomically(path, bytes_of(text));
 }
 
+// Makes a folder and those above it, where they are not there yet.
+void make_folder(const std::filesystem::path& path);
+
 // Removes a file, or a folder with all that is in it, as far as it can; nothing there is fine. (Not fs::remove_all: the
 // CUDA builds of torch export an older one that crashes, and it comes before the right one.)
 void remove_tree(const std::filesystem::path& path);

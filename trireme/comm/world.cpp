@@ -256,6 +256,19 @@ void World::run_threads(int size, const std::function<void(World&)>& body) {
   if (first_error) std::rethrow_exception(first_error);
 }
 
+std::string World::from_first(const std::string& text, const char* what) {
+  const auto send = [&](const at::Tensor& tensor) {
+    communicator_->now([&] { return communicator_->broadcast(tensor, 0, what); });
+  };
+  const auto size = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  send(size);
+  std::string shared(static_cast<size_t>(size.item<int64_t>()), '\0');
+  if (shared.empty()) return shared;
+  if (rank() == 0) shared = text;
+  send(at::from_blob(shared.data(), {size.item<int64_t>()}, at::kByte));
+  return shared;
+}
+
 World::~World() {
   communicator_.reset();
   if (owns_board_) remove_board(board_->path());

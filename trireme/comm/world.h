@@ -49,6 +49,9 @@ class World {
   int local_size() const { return local_size_; }
   bool ranks_are_threads() const { return threads_; }
 
+  // Rank 0's text, on every rank. Collective.
+  std::string from_first(const std::string& text, const char* what);
+
   // Says who of the other hosts has been silent for so long, if anybody; to be asked again and again.
   std::string silent_hosts(double limit_s) { return beats_ ? beats_->beat(limit_s) : std::string(); }
 

@@ -177,7 +177,7 @@ void Watchdog::end_job(BoardSlot& culprit, const std::string& what) {
 }
 
 void Watchdog::end_job(int rank, const std::string& message) {
-  if (board_->claim_fault(rank, 1, message)) log::error("{}. The job ends; continue it with --resume", message);
+  if (board_->claim_fault(rank, 1, message)) log::error("{}. The job ends{}", message, options_.advice);
   follow();
 }
 

@@ -19,6 +19,7 @@ struct WatchdogOptions {
   double heartbeat_s = 5;
   double stop_s = 600;                // 0 = never
   std::function<void()> before_exit;  // finishes what must not be lost; at most a few seconds
+  std::string advice;                 // said where the job ends: how to go on
   double late_s = 10;                 // no rank is called late before, however short the steps are
   // Called at each beat: tells other hosts that this one is there, and, once steps are made, says why the job must end.
   std::function<std::string(bool stepping)> look_outside;

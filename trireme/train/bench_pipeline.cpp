@@ -149,7 +149,7 @@ class PipelineBench {
 
   // The timeline of one step of each schedule.
   void plot() {
-    fs::create_directories(options_.plot);
+    make_folder(options_.plot);
     for (const std::string schedule : {"gpipe", "1f1b", "arrival"}) {
       auto overrides = gpt(options_.stages, options_.context > 0 ? options_.context : usual_context, 8, 1, 5);
       overrides.push_back("parallel.schedule=" + schedule);
@@ -203,7 +203,7 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
   if (::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
   const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
-  fs::create_directories(folder);
+  make_folder(folder);
   PipelineBench bench(options, folder);
   const auto wanted = [&](const char* name) { return options.only.empty() || options.only == name; };
   const int context = options.context > 0 ? options.context : usual_context;

@@ -185,7 +185,7 @@ void run_train_bench(const TrainBenchOptions& options, const std::function<void(
   }
   for (const auto& name : cases) overrides_of(name);
   const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
-  fs::create_directories(folder);
+  make_folder(folder);
   const auto hosts = options.hosts > 1 ? std::make_unique<Hosts>(options.hosts, options.rate) : nullptr;
   for (const auto& name : cases) {
     for (int count : ranks) each(Case(name, count, options, folder).measure());

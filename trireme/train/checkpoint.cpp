@@ -203,7 +203,7 @@ CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& con
       resolved_config_(std::move(resolved_config)),
       recorder_(recorder),
       part_(part) {
-  fs::create_directories(folder_);
+  make_folder(folder_);
   // What a killed run left half-written is of no use to anybody.
   if (part_.stage == 0) clean();
   thread_ = std::thread([this] { run(); });
@@ -303,7 +303,7 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto& progression = snapshot.progression;
   const auto name = fmt::format("step-{}", progression.step);
   const auto partial = folder_ / (name + partial_suffix), whole = folder_ / name;
-  fs::create_directories(partial);
+  make_folder(partial);
   try {
     write_part(snapshot, partial);
   } catch (...) {

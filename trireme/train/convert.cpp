@@ -62,9 +62,7 @@ class Conversion {
       refuse("{} exists already: name a folder that does not", to.string());
     const fs::path partial = fs::path(to).string() + ".partial";
     remove_tree(partial);
-    std::error_code problem;
-    fs::create_directories(partial, problem);
-    if (problem) refuse("cannot make {}: {}", partial.string(), problem.message());
+    make_folder(partial);
     try {
       if (options_.adapters_only) {
         write_adapters(partial, result);

@@ -92,13 +92,6 @@ Split open_data(const RunConfig& config) {
   }
 }
 
-std::string broadcast_text(World& world, const std::string& text) {
-  auto buffer = at::zeros({4096}, at::kByte);
-  std::memcpy(buffer.data_ptr(), text.data(), std::min<size_t>(text.size(), 4095));
-  world.communicator().wait(world.communicator().broadcast(buffer, 0, "share the run's folder"));
-  return static_cast<const char*>(buffer.const_data_ptr());
-}
-
 }  // namespace
 
 DataOptions data_options(const RunConfig& config) {
@@ -196,16 +189,12 @@ LayerTable table_of(const RunConfig& config, const Model& model) {
 class Run {
  public:
   Run(const RunConfig& config, World& world, const RunOptions& options, std::unique_ptr<CheckpointWriter>& writer)
-      : config_(config),
-        world_(world),
-        options_(options),
-        writer_(writer),
-        data_(options.subject ? options.subject->data() : open_data(config)),
-        resolved_(resolved_yaml(config)) {}
+      : config_(config), world_(world), options_(options), writer_(writer), resolved_(resolved_yaml(config)) {}
 
-  RunResult operator()() {
+  RunResult operator()(std::optional<Subject> subject) {
+    data_ = subject ? std::move(subject->data) : open_data(config_);
     check_same_everywhere(world_, resolved_, *data_.train);
-    auto model = options_.subject ? options_.subject->model() : build_model(config_.model, data_.train->vocab());
+    auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
     const auto stages = planned(config_, *data_.train, table_of(config_, *model), world_.size());
     const auto checkpoint = find_folder();
     StageTrainer trainer(config_, world_, data_, std::move(model));
@@ -219,7 +208,7 @@ class Run {
                       /*whole_model=*/trainer.mesh().stages == 1, trainer.model().buffers());
       trainer.progression() = info.progression;
     }
-    folder_.path = broadcast_text(world_, folder_.path.string());
+    folder_.path = world_.from_first(folder_.path.string(), "share the run's folder");
     if (world_.rank() == 0) open_folder(trainer, stages);
     if (trainer.mesh().replica_of(world_.rank()) == 0) {
       writer_ = std::make_unique<CheckpointWriter>(
@@ -247,11 +236,9 @@ class Run {
         problem = error.what();
       }
     }
-    const auto shared = broadcast_text(world_, !problem.empty()     ? "!" + problem
-                                               : folder_.checkpoint ? folder_.checkpoint->folder.string()
-                                                                    : "");
-    if (!shared.empty() && shared[0] == '!') refuse("{}", world_.rank() == 0 ? problem : shared.substr(1));
-    return shared;
+    problem = world_.from_first(problem, "share the run's folder");
+    if (!problem.empty()) refuse("{}", problem);
+    return world_.from_first(folder_.checkpoint ? folder_.checkpoint->folder.string() : "", "share the checkpoint");
   }
 
   void open_folder(StageTrainer& trainer, const std::vector<StagePlan>& stages) {
@@ -334,15 +321,15 @@ class Run {
   World& world_;
   const RunOptions& options_;
   std::unique_ptr<CheckpointWriter>& writer_;
-  const Split data_;
   const std::string resolved_;
+  Split data_;
   RunFolder folder_;  // rank 0's
   RunResult result_;
 };
 
 }  // namespace
 
-RunResult train(const RunConfig& config, World& world, const RunOptions& options) {
+RunResult train(const RunConfig& config, World& world, const RunOptions& options, std::optional<Subject> subject) {
   at::set_num_threads(threads_per_rank(config, world.local_size()));
   StopSignals stop_signals(*world.board());
   std::unique_ptr<CheckpointWriter> writer;
@@ -356,6 +343,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
                                          [&] {
                                            if (writer) writer->finish(5);  // a save under way is worth a moment
                                          },
+                                     .advice = "; continue it with --resume",
                                      // A host's own ranks know better what is wrong there: they have the first word.
                                      .look_outside =
                                          [&](bool stepping) {
@@ -363,7 +351,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
                                          }});
   }
   try {
-    auto result = Run(config, world, options, writer)();
+    auto result = Run(config, world, options, writer)(std::move(subject));
     if (watchdog) watchdog->stand_down();
     return result;
   } catch (Error& error) {

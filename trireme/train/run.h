@@ -21,8 +21,8 @@ namespace trireme {
 
 // What a program trains that brings its own model and data (model.kind and data.kind are custom then).
 struct Subject {
-  std::function<std::unique_ptr<Model>()> model;  // the whole model, made anew
-  std::function<Split()> data;
+  std::unique_ptr<Model> model;  // all of it
+  Split data;
 };
 
 struct RunOptions {
@@ -30,7 +30,6 @@ struct RunOptions {
   bool resume = false;
   std::filesystem::path resume_from;  // a run's folder or one checkpoint; empty = the newest run of this name
   bool quiet = false;                 // no progress line
-  std::optional<Subject> subject;
   std::function<void(const StepReport&)> after_step;  // called on all ranks
 };
 
@@ -54,7 +53,8 @@ struct RunResult {
 DataOptions data_options(const RunConfig& config);
 
 // Trains on every rank of the world; the result is whole on rank 0. An error on one rank ends the others.
-RunResult train(const RunConfig& config, World& world, const RunOptions& options);
+RunResult train(const RunConfig& config, World& world, const RunOptions& options,
+                std::optional<Subject> subject = std::nullopt);
 
 // Refuses what this host can see to be impossible before any rank is started: the data, and ranks without samples.
 void check_run(const RunConfig& config, int ranks);

@@ -45,6 +45,7 @@ bool may_change(const std::string& key) {
                                              "train.device",
                                              "train.microbatch",
                                              "data.path",
+                                             "data.threads",
                                              "checkpoint.",
                                              "watchdog.",
                                              "log.",
@@ -102,9 +103,7 @@ RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, co
 }
 
 void RunFolder::prepare(const std::string& resolved_config, const std::string& plan) const {
-  std::error_code error;
-  fs::create_directories(path / "checkpoints", error);
-  if (error) refuse("cannot make the run's folder {}: {}", path.string(), error.message());
+  make_folder(path / "checkpoints");
   write_atomically(path / "config.yaml", resolved_config);
   write_atomically(path / "plan.yaml", plan);
 }
@@ -112,8 +111,9 @@ void RunFolder::prepare(const std::string& resolved_config, const std::string& p
 std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world,
                       StageTrainer& trainer) {
   std::string text = "# How the work is split. Written by the run, for people to read.\n";
-  text +=
-      fmt::format("ranks: {}\ntransport: {}\nsync: allreduce\n", world.size(), world.communicator().transport_name());
+  RunConfig named = config;
+  text += fmt::format("ranks: {}\ntransport: {}\nsync: {}\n", world.size(), world.communicator().transport_name(),
+                      describe(named).text("sync.kind"));
   text += "shares:  # samples of a step, by rank\n";
   const auto shares = shares_of(config, trainer.mesh());
   for (int rank = 0; rank < world.size(); ++rank) {
