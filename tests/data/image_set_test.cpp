@@ -56,7 +56,12 @@ DataOptions options_of(const TemporaryFolder& folder, int64_t image, int64_t cha
   return options;
 }
 
-Batch read(const Dataset& data, std::vector<int64_t> samples) { return data.get(samples); }
+// As a model would get them.
+Batch read(const Dataset& data, std::vector<int64_t> samples) {
+  auto batch = data.get(samples);
+  batch.inputs = data.decode(batch.inputs);
+  return batch;
+}
 
 TEST(ImageSet, ReadsIdxAndNormalises) {
   TemporaryFolder folder;
@@ -186,7 +191,7 @@ TEST(ImageSet, AugmentsByThePositionAlone) {
   const auto augmented = [&](const Dataset& set, std::vector<int64_t> samples, std::vector<int64_t> positions) {
     auto batch = set.get(samples);
     set.augment(batch, positions);
-    return batch.inputs;
+    return set.decode(batch.inputs);
   };
   std::vector<int64_t> samples(60, 2), positions(60);
   std::iota(positions.begin(), positions.end(), 100);
@@ -218,7 +223,8 @@ TEST(ImageSet, AugmentsByThePositionAlone) {
   const auto loaded = loader.next().microbatches[0];
   std::vector<int64_t> chosen;
   SampleOrder(5, 4, 1).fill(3, 1, 2, chosen);
-  EXPECT_TRUE(at::equal(loaded.inputs, augmented(*data.train, chosen, {13, 14})));
+  EXPECT_EQ(loaded.inputs.scalar_type(), at::kByte);
+  EXPECT_TRUE(at::equal(data.train->decode(loaded.inputs), augmented(*data.train, chosen, {13, 14})));
   EXPECT_TRUE(at::equal(augmented(*data.validation, {1}, {13}), read(*data.validation, {1}).inputs));
 }
 
@@ -226,7 +232,9 @@ TEST(SyntheticImages, AreAFunctionOfTheSampleWithAPattern) {
   const SyntheticImages images(1000, 2, 20, 4, 7);
   std::vector<int64_t> samples(600);
   std::iota(samples.begin(), samples.end(), 0);
-  const auto batch = images.get(samples);
+  const auto batch = read(images, samples);
+  EXPECT_LT(std::abs(batch.inputs.mean().item<double>()), 0.2);
+  EXPECT_NEAR(batch.inputs.std().item<double>(), 1, 0.2);
   EXPECT_EQ(batch.inputs.sizes(), at::IntArrayRef({600, 2, 20, 20}));
   EXPECT_TRUE(at::equal(read(images, {17}).inputs[0], batch.inputs[17]));
   EXPECT_FALSE(at::equal(batch.inputs[17], batch.inputs[18]));

@@ -95,6 +95,51 @@ TEST(StepLoader, ReadsOneStepAheadAndNoFurther) {
   expect_reads(6);
 }
 
+TEST(StepLoader, BuildsAsManyStepsAheadAsItHasThreads) {
+  Watched dataset;
+  dataset.delay = 1ms;
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({0, 4}, 2), 3, {.threads = 4});
+  const auto expect_reads = [&](int reads) {
+    for (int i = 0; i < 1000 && dataset.reads < reads; ++i) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(dataset.reads, reads);
+  };
+  expect_reads(8);
+  for (int64_t step = 3; step < 40; ++step) {
+    const auto loaded = loader.next();
+    EXPECT_EQ(loaded.step, step);
+    std::vector<int64_t> samples;
+    SampleOrder(100, 4, 1).fill(step, 2, 2, samples);
+    EXPECT_TRUE(at::equal(loaded.microbatches[1].inputs, SyntheticTokens(100, 8, 32, 1).get(samples).inputs));
+  }
+  expect_reads(2 * (37 + 4));
+}
+
+TEST(StepLoader, HandsOutEverythingBeforeAFailure) {
+  Watched dataset;
+  dataset.failure = Watched::Failure::ours;
+  dataset.reads_before_failure = 5;  // which of the steps 0 to 5 meets the sixth read is nobody's to say
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({0, 4}, 0), 0, {.threads = 3});
+  int64_t steps = 0;
+  const std::string message = refusal_of([&] {
+    for (;; ++steps) EXPECT_EQ(loader.next().step, steps);
+  });
+  EXPECT_THAT(message, testing::StartsWith(fmt::format("loading step {}: sample ", steps)));
+  EXPECT_EQ(refusal_of([&] { loader.next(); }), message);
+  EXPECT_GE(steps, 3);
+  EXPECT_LE(steps, 5);
+}
+
+TEST(StepLoader, ReadsNothingForAStageThatSeesNoSamples) {
+  const Watched dataset;
+  StepLoader loader(dataset, SampleOrder(100, 4, 1), microbatches({0, 4}, 2), 0, {.reads = false});
+  const auto loaded = loader.next();
+  EXPECT_FALSE(loaded.microbatches[1].inputs.defined());
+  EXPECT_TRUE(at::equal(loaded.microbatches[1].positions, at::arange(2, 4)));
+  EXPECT_EQ(loaded.learnt_targets, 32);
+  EXPECT_EQ(dataset.reads, 0);
+}
+
 TEST(StepLoader, RethrowsWhatGoesWrongAndWhere) {
   Watched dataset;
   dataset.failure = Watched::Failure::ours;

@@ -85,6 +85,7 @@ data:
   validation: 0.05
   samples: 65536
   augment: none
+  threads: 0
   mask: ''
   separator: -1
 train:
@@ -304,6 +305,7 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
       {"train.microbatch=-1", "at least 0"},
       {"train.seed=-1", "at least 0"},
       {"train.threads=-1", "at least 0 and at most 4096"},
+      {"data.threads=257", "at least 0 and at most 256"},
       {"train.eval_every=-1", "at least 0"},
       {"train.eval_batches=-1", "at least 0"},
       {"train.nonfinite_limit=-1", "at least 0"},

@@ -22,7 +22,7 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, World& world, const Loade
 LoadedBatch Loader::next() {
   auto loaded = loader_->next();
   auto& whole = loaded.microbatches.front();
-  return {std::move(whole.inputs), std::move(whole.targets), weight_, loaded.step};
+  return {dataset_->decode(whole.inputs), std::move(whole.targets), weight_, loaded.step};
 }
 
 }  // namespace trireme

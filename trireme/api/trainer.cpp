@@ -30,7 +30,7 @@ std::unique_ptr<Model> Trainer::make_model() const {
   const auto device = choose_device(config_.train.device == DeviceKind::cuda, world_.local_rank());
   for (const auto& module : modules_) module.ptr()->to(device, type);
   const std::vector<int64_t> first{0};
-  auto sample = dataset_->get(first).inputs.to(device);
+  auto sample = dataset_->decode(dataset_->get(first).inputs.to(device));
   auto model = model_of(modules_, sample.is_floating_point() ? sample.to(type) : sample);
   if (loss_) {
     model->loss = [loss = loss_](const at::Tensor& output, const at::Tensor& targets) {
@@ -41,11 +41,9 @@ std::unique_ptr<Model> Trainer::make_model() const {
 }
 
 RunResult Trainer::run() {
-  auto options = options_;
-  options.subject =
-      Subject{[this] { return make_model(); }, [this] { return split(dataset_, config_.data.validation); }};
-  check_same_parameters(make_model()->parameters(), world_.communicator());
-  return train(config_, world_, options);
+  auto model = make_model();
+  check_same_parameters(model->parameters(), world_.communicator());
+  return train(config_, world_, options_, Subject{std::move(model), split(dataset_, config_.data.validation)});
 }
 
 }  // namespace trireme

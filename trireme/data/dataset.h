@@ -17,7 +17,7 @@ namespace trireme {
 constexpr int64_t ignored_target = -100;
 
 struct Batch {
-  at::Tensor inputs;   // int64 [b, context] for tokens, float32 [b, features] for vectors, [b, C, H, W] for images
+  at::Tensor inputs;  // int64 [b, context] for tokens, float32 [b, features] for vectors, uint8 [b, C, H, W] for images
   at::Tensor targets;  // int64 [b, context] for tokens, int64 [b] for vectors and images
   at::Tensor starts;   // int64 [b, context], of packed documents only: where in the sample each token's document begins
 };
@@ -34,6 +34,10 @@ class Dataset {
   // Changes a batch as training wants it (and evaluation does not); `positions` say who the samples are in the whole
   // run, so what happens to them does not depend on how the batch is split.
   virtual void augment(Batch& batch, std::span<const int64_t> positions) const;
+
+  // What a model gets for the inputs of a batch, wherever they lie: images travel as bytes, a quarter of what their
+  // floats would take.
+  virtual at::Tensor decode(const at::Tensor& inputs) const { return inputs; }
 
   virtual int64_t vocab() const = 0;             // targets lie in [0, vocab): tokens of a vocabulary, or classes
   virtual int64_t items_per_sample() const = 0;  // what throughput counts: tokens of a sample, or 1
@@ -56,6 +60,7 @@ class Slice final : public Dataset {
   int64_t size() const override { return count_; }
   Batch get(std::span<const int64_t> samples) const override;
   void augment(Batch& batch, std::span<const int64_t> positions) const override { whole_->augment(batch, positions); }
+  at::Tensor decode(const at::Tensor& inputs) const override { return whole_->decode(inputs); }
   int64_t vocab() const override { return whole_->vocab(); }
   int64_t items_per_sample() const override { return whole_->items_per_sample(); }
   int64_t learnt_targets(std::span<const int64_t> samples) const override;

@@ -12,6 +12,7 @@ namespace trireme {
 namespace {
 
 constexpr int64_t padding = 4;  // pixels on each side, for a crop
+constexpr uint8_t black = 0;
 
 }  // namespace
 
@@ -39,16 +40,7 @@ PixelStatistics statistics_of(const LabelledImages& images) {
 }
 
 ImageSet::ImageSet(LabelledImages images, PixelStatistics statistics, int64_t classes, std::optional<Key> augmentation)
-    : images_(std::move(images)),
-      values_(static_cast<size_t>(images_.channels)),
-      classes_(classes),
-      augmentation_(augmentation) {
-  for (size_t channel = 0; channel < values_.size(); ++channel) {
-    for (size_t value = 0; value < 256; ++value) {
-      values_[channel][value] =
-          (static_cast<float>(value) / 255 - statistics.mean[channel]) / statistics.deviation[channel];
-    }
-  }
+    : images_(std::move(images)), statistics_(std::move(statistics)), classes_(classes), augmentation_(augmentation) {
   const auto wrong = std::ranges::find_if(images_.labels, [&](int64_t label) { return label >= classes; });
   if (wrong != images_.labels.end()) {
     refuse("{}: label {} of image {} is not below model.classes = {}", images_.source, *wrong,
@@ -59,16 +51,13 @@ ImageSet::ImageSet(LabelledImages images, PixelStatistics statistics, int64_t cl
 Batch ImageSet::get(std::span<const int64_t> samples) const {
   check_in_range(samples);
   const auto rows = static_cast<int64_t>(samples.size());
-  const int64_t size = images_.size, plane = size * size;
-  Batch batch{at::empty({rows, images_.channels, size, size}, at::kFloat), at::empty({rows}, at::kLong)};
-  float* inputs = batch.inputs.mutable_data_ptr<float>();
+  const int64_t size = images_.size, pixels = images_.channels * size * size;
+  Batch batch{at::empty({rows, images_.channels, size, size}, at::kByte), at::empty({rows}, at::kLong)};
+  uint8_t* inputs = batch.inputs.mutable_data_ptr<uint8_t>();
   int64_t* targets = batch.targets.mutable_data_ptr<int64_t>();
   for (const int64_t sample : samples) {
     *targets++ = images_.labels[static_cast<size_t>(sample)];
-    const auto* pixel = images_.pixels.data() + sample * images_.channels * plane;
-    for (const auto& value : values_) {
-      for (int64_t i = 0; i < plane; ++i) *inputs++ = value[*pixel++];
-    }
+    inputs = std::copy_n(images_.pixels.data() + sample * pixels, pixels, inputs);
   }
   return batch;
 }
@@ -77,9 +66,9 @@ void ImageSet::augment(Batch& batch, std::span<const int64_t> positions) const {
   if (!augmentation_) return;
   const int64_t size = images_.size, plane = size * size;
   const at::Tensor before = batch.inputs;
-  batch.inputs = at::empty(before.sizes(), at::kFloat);
-  const float* from = before.const_data_ptr<float>();
-  float* to = batch.inputs.mutable_data_ptr<float>();
+  batch.inputs = at::empty(before.sizes(), at::kByte);
+  const uint8_t* from = before.const_data_ptr<uint8_t>();
+  uint8_t* to = batch.inputs.mutable_data_ptr<uint8_t>();
   for (const int64_t position : positions) {
     const Key key = augmentation_->with(static_cast<uint64_t>(position));
     const auto shift = [&](uint64_t which) {
@@ -87,17 +76,28 @@ void ImageSet::augment(Batch& batch, std::span<const int64_t> positions) const {
     };
     const int64_t down = shift(0), right = shift(1);
     const bool flips = bits64(key, 2) & 1;
-    for (const auto& value : values_) {
+    for (int64_t channel = 0; channel < images_.channels; ++channel) {
       for (int64_t y = 0; y < size; ++y) {
         for (int64_t x = 0; x < size; ++x) {
           const int64_t row = y + down, column = (flips ? size - 1 - x : x) + right;
           const bool inside = row >= 0 && row < size && column >= 0 && column < size;
-          *to++ = inside ? from[row * size + column] : value[0];
+          *to++ = inside ? from[row * size + column] : black;
         }
       }
       from += plane;
     }
   }
+}
+
+at::Tensor ImageSet::decode(const at::Tensor& inputs) const {
+  auto values = inputs.to(at::kFloat);
+  for (int64_t channel = 0; channel < images_.channels; ++channel) {
+    const float mean = statistics_.mean[static_cast<size_t>(channel)];
+    const float deviation = statistics_.deviation[static_cast<size_t>(channel)];
+    // A product and a sum, rounded one after the other: the same bits on the host and on every card.
+    values.select(1, channel).mul_(1 / (255 * deviation)).add_(-mean / deviation);
+  }
+  return values;
 }
 
 std::string ImageSet::describe() const {

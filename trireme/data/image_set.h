@@ -1,9 +1,8 @@
 // Labelled images in memory as a dataset: a byte a pixel, normalised by the training set's mean and deviation of each
-// channel as batches are built. In training they may be augmented as is usual for small images: padded by 4 pixels of
+// channel where the model runs. In training they may be augmented as is usual for small images: padded by 4 pixels of
 // black, cropped at a random place, and flipped from left to right every other time.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,6 +34,7 @@ class ImageSet final : public Dataset {
   int64_t size() const override { return images_.count(); }
   Batch get(std::span<const int64_t> samples) const override;
   void augment(Batch& batch, std::span<const int64_t> positions) const override;
+  at::Tensor decode(const at::Tensor& inputs) const override;
   int64_t vocab() const override { return classes_; }
   int64_t items_per_sample() const override { return 1; }
   std::string items() const override { return "samples"; }
@@ -42,7 +42,7 @@ class ImageSet final : public Dataset {
 
  private:
   LabelledImages images_;
-  std::vector<std::array<float, 256>> values_;  // by channel: what each byte becomes
+  PixelStatistics statistics_;
   int64_t classes_;
   std::optional<Key> augmentation_;
 };

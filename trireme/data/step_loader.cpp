@@ -9,20 +9,29 @@
 
 namespace trireme {
 
-StepLoader::StepLoader(const Dataset& dataset, SampleOrder order, std::vector<Share> pieces, int64_t first_step)
-    : dataset_(dataset), order_(order), pieces_(std::move(pieces)) {
+StepLoader::StepLoader(const Dataset& dataset, SampleOrder order, std::vector<Share> pieces, int64_t first_step,
+                       const StepLoaderOptions& options)
+    : dataset_(dataset),
+      order_(order),
+      pieces_(std::move(pieces)),
+      options_(options),
+      slots_(static_cast<size_t>(options.threads)),
+      taken_(first_step),
+      begun_(first_step) {
   if (order.samples() != dataset.size()) {
     fail("an order of {} samples does not fit a dataset of {}", order.samples(), dataset.size());
   }
-  thread_ = std::jthread([this, first_step](std::stop_token stop) { prefetch(std::move(stop), first_step); });
+  for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this](const std::stop_token& stop) { build(stop); });
 }
 
 LoadedStep StepLoader::next() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ready_ || failure_; });
-  if (failure_) std::rethrow_exception(failure_);
-  LoadedStep step = std::move(*ready_);
-  ready_.reset();
+  auto& slot = slot_of(taken_);
+  changed_.wait(lock, [&] { return slot.step || slot.failure; });
+  if (slot.failure) std::rethrow_exception(slot.failure);
+  LoadedStep step = std::move(*slot.step);
+  slot.step.reset();
+  ++taken_;
   lock.unlock();
   changed_.notify_all();
   return step;
@@ -32,46 +41,50 @@ LoadedStep StepLoader::load(int64_t step) const {
   LoadedStep loaded;
   loaded.step = step;
   loaded.microbatches.reserve(pieces_.size());
+  const auto placed = [&](const at::Tensor& tensor) {
+    return options_.pinned && tensor.defined() ? tensor.pin_memory() : tensor;
+  };
   std::vector<int64_t> samples;
   order_.fill(step, 0, order_.batch(), samples);
   loaded.learnt_targets = dataset_.learnt_targets(samples);
   for (const Share& piece : pieces_) {
-    order_.fill(step, piece.first, piece.count, samples);
-    Batch batch = dataset_.get(samples);
     at::Tensor positions = at::empty({piece.count}, at::kLong);
     int64_t* position = positions.mutable_data_ptr<int64_t>();
     std::iota(position, position + piece.count, order_.position(step) + piece.first);
-    dataset_.augment(batch, {position, samples.size()});
-    loaded.microbatches.push_back(
-        {std::move(batch.inputs), std::move(batch.targets), std::move(batch.starts), std::move(positions)});
+    Batch batch;
+    if (options_.reads) {
+      order_.fill(step, piece.first, piece.count, samples);
+      batch = dataset_.get(samples);
+      dataset_.augment(batch, {position, samples.size()});
+    }
+    loaded.microbatches.push_back({placed(batch.inputs), placed(batch.targets), placed(batch.starts), positions});
   }
   return loaded;
 }
 
-// Builds a step only once the one before it was taken, so that no more than two are alive: one in use, one ready.
-void StepLoader::prefetch(std::stop_token stop, int64_t first_step) {
-  int64_t step = first_step;
-  const auto publish = [&](auto&& store) {
-    {
-      const std::lock_guard lock(mutex_);
-      store();
-    }
-    changed_.notify_all();
-  };
+StepLoader::Slot StepLoader::attempt(int64_t step) const {
   try {
-    for (;; ++step) {
-      {
-        std::unique_lock lock(mutex_);
-        if (!changed_.wait(lock, stop, [&] { return !ready_; })) return;
-      }
-      if (stop.stop_requested()) return;
-      publish([&, loaded = load(step)]() mutable { ready_ = std::move(loaded); });
-    }
+    return {load(step), nullptr};
   } catch (Error& error) {
     error.add_context(fmt::format("loading step {}", step));
-    publish([&] { failure_ = std::current_exception(); });
+    return {std::nullopt, std::current_exception()};
   } catch (...) {
-    publish([&] { failure_ = std::current_exception(); });
+    return {std::nullopt, std::current_exception()};
+  }
+}
+
+// Begins a step only when its slot was emptied, so that no more steps are alive than threads, and the one in use.
+void StepLoader::build(const std::stop_token& stop) {
+  const auto may_begin = [&] { return failed_ || begun_ < taken_ + options_.threads; };
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, may_begin) && !failed_ && !stop.stop_requested()) {
+    const int64_t step = begun_++;
+    lock.unlock();
+    Slot built = attempt(step);
+    lock.lock();
+    failed_ = failed_ || built.failure;
+    slot_of(step) = std::move(built);
+    changed_.notify_all();
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
@@ -114,32 +115,41 @@ SyntheticImages::SyntheticImages(int64_t samples, int64_t channels, int64_t size
   require("a number of classes", classes, 1);
   const Key key = Key{seed}.with("synthetic patterns");
   patterns_.resize(static_cast<size_t>(classes * channels * cells * cells));
-  for (size_t i = 0; i < patterns_.size(); ++i) patterns_[i] = static_cast<float>(normal(key, i));
+  for (size_t i = 0; i < patterns_.size(); ++i)
+    patterns_[i] = static_cast<uint8_t>(std::clamp(64 + 32 * normal(key, i), 0.0, 128.0));
 }
 
 Batch SyntheticImages::get(std::span<const int64_t> samples) const {
   check_in_range(samples);
   const auto rows = static_cast<int64_t>(samples.size());
-  Batch batch{at::empty({rows, channels_, size_, size_}, at::kFloat), at::empty({rows}, at::kLong)};
-  float* inputs = batch.inputs.mutable_data_ptr<float>();
+  Batch batch{at::empty({rows, channels_, size_, size_}, at::kByte), at::empty({rows}, at::kLong)};
+  uint8_t* pixel = batch.inputs.mutable_data_ptr<uint8_t>();
   int64_t* targets = batch.targets.mutable_data_ptr<int64_t>();
-  constexpr float unit = 3.4641016f * 0x1p-32f;  // √12: uniform noise of variance 1
+  const auto width = static_cast<size_t>(size_), draws = (width + 3) / 4;  // four pixels of noise from each
+  std::vector<uint8_t> noise(4 * draws), pattern(width);                   // of a line
   for (const int64_t sample : samples) {
     const Key key = noise_.with(static_cast<uint64_t>(sample));
     const int64_t label = below(classes_, bits64(key, 0));
     *targets++ = label;
-    const float* pattern = patterns_.data() + label * channels_ * cells * cells;
-    for (int64_t line = 0; line < channels_ * size_; ++line, inputs += size_) {
-      const int64_t channel = line / size_, y = line % size_;
-      const float* cell = pattern + (channel * cells + y * cells / size_) * cells;
-      const auto first = static_cast<uint32_t>(line * size_);
-      for (int64_t x = 0; x < size_; ++x)
-        inputs[x] = (static_cast<float>(bits32(key, first + static_cast<uint32_t>(x))) - 0x1p31f) * unit;
-      for (int64_t x = 0; x < size_; ++x) inputs[x] += cell[x * cells / size_];
+    int64_t row = -1;  // of cells, that `pattern` is of
+    for (int64_t line = 0; line < channels_ * size_; ++line) {
+      const int64_t here = line / size_ * cells + line % size_ * cells / size_;
+      if (here != row) {
+        const uint8_t* cell = patterns_.data() + (label * channels_ * cells + here) * cells;
+        for (int64_t x = 0; x < size_; ++x) pattern[static_cast<size_t>(x)] = cell[x * cells / size_];
+        row = here;
+      }
+      for (size_t i = 0; i < draws; ++i) {
+        const uint32_t four = bits32(key, static_cast<uint32_t>(static_cast<size_t>(line) * draws + i)) & 0x7f7f7f7fu;
+        std::memcpy(noise.data() + 4 * i, &four, 4);
+      }
+      for (size_t x = 0; x < width; ++x) *pixel++ = static_cast<uint8_t>(noise[x] + pattern[x]);
     }
   }
   return batch;
 }
+
+at::Tensor SyntheticImages::decode(const at::Tensor& inputs) const { return inputs.to(at::kFloat).sub_(128).mul_(1.0 / 48); }
 
 std::string SyntheticImages::describe() const {
   return fmt::format("synthetic images: {} x {} pixels, {} channel(s), {} classes, {} samples", size_, size_, channels_,

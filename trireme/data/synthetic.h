@@ -57,14 +57,15 @@ class SyntheticVectors final : public Dataset {
   std::vector<double> teacher_;  // [features, classes]
 };
 
-// Noise, and under it the pattern of the sample's class: 8 x 8 cells of random brightness in each channel. Cheap to
-// make, so that it does not hold up a benchmark.
+// Noise, and under it the pattern of the sample's class: 8 x 8 cells of random brightness in each channel. Bytes, and
+// four pixels of noise from one draw, so that it does not hold up a benchmark.
 class SyntheticImages final : public Dataset {
  public:
   SyntheticImages(int64_t samples, int64_t channels, int64_t size, int64_t classes, uint64_t seed);
 
   int64_t size() const override { return samples_; }
   Batch get(std::span<const int64_t> samples) const override;
+  at::Tensor decode(const at::Tensor& inputs) const override;  // mean and variance near 0 and 1
   int64_t vocab() const override { return classes_; }
   int64_t items_per_sample() const override { return 1; }
   std::string items() const override { return "samples"; }
@@ -78,7 +79,7 @@ class SyntheticImages final : public Dataset {
   int64_t size_;
   int64_t classes_;
   Key noise_;
-  std::vector<float> patterns_;  // [classes, channels, cells, cells]
+  std::vector<uint8_t> patterns_;  // [classes, channels, cells, cells], at most half of a pixel's range
 };
 
 }  // namespace trireme

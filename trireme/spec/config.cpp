@@ -107,6 +107,13 @@ void describe_data(Settings& settings, DataConfig& data) {
   settings.add_choice("data.augment", data.augment,
                       {{"none", Augmentation::none}, {"standard", Augmentation::standard}},
                       "What is done to images in training: nothing, or a random crop of the padded image and a flip.");
+  settings
+      .add("data.threads", data.threads,
+           "Threads of a rank that build batches, each one ahead of the last; 0 = one, and for a card half of the "
+           "rank's "
+           "cores, at most 8.")
+      .at_least(0)
+      .at_most(256);
   settings.add(
       "data.mask", data.mask,
       "File with a byte for each token (tokens only): 1 = it is learnt, 0 = it is only read; empty = all are.");

@@ -63,6 +63,7 @@ struct DataConfig {
   double validation = 0.05;
   int64_t samples = 65536;
   Augmentation augment = Augmentation::none;
+  int64_t threads = 0;
   std::string mask;
   int64_t separator = -1;
 };

@@ -30,7 +30,7 @@ void write_inputs(const RunConfig& config, int64_t batches, const fs::path& path
     std::vector<int64_t> samples;
     order.fill(step, 0, config.train.batch, samples);
     const auto batch = data.train->get(samples);
-    tensors.emplace_back(fmt::format("inputs.{}", step), batch.inputs.contiguous());
+    tensors.emplace_back(fmt::format("inputs.{}", step), data.train->decode(batch.inputs).contiguous());
     tensors.emplace_back(fmt::format("targets.{}", step), batch.targets.contiguous());
   }
   for (const auto& parameter : model->parameters())

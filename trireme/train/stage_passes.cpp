@@ -42,6 +42,11 @@ at::Tensor StageTrainer::on_device(const at::Tensor& tensor) const {
   return (device_.is_cuda() ? tensor.pin_memory() : tensor).to(device_, type, /*non_blocking=*/true);
 }
 
+at::Tensor StageTrainer::inputs_of(const at::Tensor& inputs) const {
+  const auto decoded = data_.train->decode(on_device(inputs));
+  return decoded.is_floating_point() ? decoded.to(value_type(config_.train.precision)) : decoded;
+}
+
 Documents StageTrainer::documents_of(const at::Tensor& starts) const {
   return starts.defined() ? documents_from(on_device(starts)) : Documents{};
 }
@@ -104,7 +109,7 @@ void StageTrainer::forward(size_t m) {
   };
   auto& microbatch = loaded_.microbatches[m];
   flight.inputs.clear();
-  if (stage_->first()) flight.inputs.push_back(on_device(microbatch.inputs));
+  if (stage_->first()) flight.inputs.push_back(inputs_of(microbatch.inputs));
   for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch));
@@ -193,7 +198,7 @@ void StageTrainer::evaluate_one(size_t m) {
   if (stage_->first() || stage_->last() || config_.data.separator >= 0) batch = data_.validation->get(places);
   auto& flight = flights_[m];
   std::vector<at::Tensor> inputs;
-  if (stage_->first()) inputs.push_back(on_device(batch.inputs));
+  if (stage_->first()) inputs.push_back(inputs_of(batch.inputs));
   for (auto& message : flight.arrived) inputs.push_back(message.take());
   Pass pass;
   pass.documents = documents_of(batch.starts);

@@ -1,6 +1,7 @@
 #include "trireme/train/stage_trainer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -16,6 +17,17 @@
 #include "trireme/train/dealing.h"
 
 namespace trireme {
+
+namespace {
+
+// Beside a card the host's cores are free; beside the host's own work one thread keeps up, and takes little from it.
+int loader_threads(const RunConfig& config, at::Device device) {
+  if (config.data.threads > 0) return static_cast<int>(config.data.threads);
+  if (device.is_cpu() || config.data.kind == DataKind::custom) return 1;
+  return std::clamp(at::get_num_threads() / 2, 1, 8);
+}
+
+}  // namespace
 
 StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> model)
     : config_(config),
@@ -259,7 +271,10 @@ StepReport StageTrainer::step(bool stop) {
   const int64_t sent = world_.recorder().sent_bytes();
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
-    loader_ = std::make_unique<StepLoader>(*data_.train, order, pieces_, progression_.step);
+    const bool reads = stage_->first() || stage_->last() || config_.data.separator >= 0;
+    loader_ = std::make_unique<StepLoader>(
+        *data_.train, order, pieces_, progression_.step,
+        StepLoaderOptions{.threads = loader_threads(config_, device_), .pinned = device_.is_cuda(), .reads = reads});
   }
   wants_stop_ = stop;
   world_.recorder().set_step(progression_.step + 1);

@@ -117,6 +117,7 @@ class StageTrainer {
   Pass pass_of(const Microbatch& microbatch) const;
   Documents documents_of(const at::Tensor& starts) const;
   at::Tensor on_device(const at::Tensor& tensor) const;
+  at::Tensor inputs_of(const at::Tensor& inputs) const;  // of a batch, as the model takes them
 
   const RunConfig& config_;
   World& world_;
