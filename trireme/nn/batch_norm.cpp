@@ -23,30 +23,46 @@ struct Holder : torch::CustomClassHolder {
   const BatchNorm norm;
   const GatherReplicas* replicas;
   const bool relu;
-  double count = 0;  // of all replicas
+  at::Tensor count;  // of all replicas' elements of a channel
 };
 
-BatchMoments moments_of(const at::Tensor& x, const GatherReplicas* replicas) {
-  const auto own = channel_moments(x);
-  const auto count = at::full({1}, static_cast<double>(x.size(0) * x.size(2) * x.size(3)), at::kDouble);
-  if (!replicas) return {own[0], own[1], count[0]};
-  return combine_moments((*replicas)(at::cat({own.view({-1}), count})));
+// What a microbatch with these moments is normalised by; takes them into the running averages.
+ChannelScale scale_by(const BatchNorm& norm, const at::Tensor& moments_K) {
+  const auto gain = norm.gain->value.detach(), bias = norm.bias->value.detach();
+  if (moments_K.is_cuda()) {
+    return channel_scale_cuda(moments_K, {gain, bias, norm.mean->value, norm.variance->value, norm.batches->value,
+                                          norm.epsilon, norm.momentum});
+  }
+  const int64_t C = gain.numel();
+  const auto mean = moments_K.narrow(0, 0, C), squares = moments_K.narrow(0, C, C);
+  const double count = moments_K[2 * C].item<double>();
+  if (count < 2) fail("{} has one element a channel to learn from: use larger batches or images", norm.mean->name);
+  const auto type = norm.mean->value.scalar_type();
+  norm.mean->value.lerp_(mean.to(type), norm.momentum);
+  norm.variance->value.lerp_((squares / (count - 1)).to(type), norm.momentum);  // without its bias
+  norm.batches->value.add_(1);
+  const auto inverse = at::rsqrt(squares / count + norm.epsilon);
+  return {mean, inverse, gain.to(at::kDouble) * inverse, bias.to(at::kDouble)};
 }
 
-struct HostFunction : Function<HostFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& gain,
+GradientTerms terms_of(const at::Tensor& own_2C, const at::Tensor& all_2C, const at::Tensor& count,
+                       const ChannelScale& scale) {
+  if (own_2C.is_cuda()) return gradient_terms_cuda(own_2C, all_2C, count, scale);
+  const auto share = scale.scale_C * (-1 / count.item<double>());
+  return {share * scale.inverse_C.square() * all_2C[1], share * all_2C[0], own_2C[1] * scale.inverse_C};
+}
+
+struct BatchNormFunction : Function<BatchNormFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*gain*/,
                             const std::optional<at::Tensor>& residual, const c10::intrusive_ptr<Holder>& holder) {
-    const auto& norm = holder->norm;
-    const auto moments = moments_of(x, holder->replicas);
-    holder->count = moments.count.item<double>();
-    if (holder->count < 2)
-      fail("{} has one element a channel to learn from: use larger batches or images", norm.mean->name);
-    remember_moments(norm, moments);
-    const auto inverse = at::rsqrt(moments.squares_C / holder->count + norm.epsilon);
-    const ChannelScale scale{moments.mean_C, gain.to(at::kDouble) * inverse, norm.bias->value.detach().to(at::kDouble)};
+    auto moments_K = channel_moments(x);
+    if (holder->replicas) moments_K = combine_moments((*holder->replicas)(moments_K));
+    holder->count = moments_K.narrow(0, moments_K.numel() - 1, 1);
+    const auto scale = scale_by(holder->norm, moments_K);
     const bool masks = residual && holder->relu;
     auto y = scale_channels(x, scale, holder->relu, residual.value_or(at::Tensor()));
-    context->save_for_backward({x, masks ? y : at::Tensor(), scale.mean_C, scale.scale_C, scale.shift_C, inverse});
+    context->save_for_backward(
+        {x, masks ? y : at::Tensor(), scale.mean_C, scale.inverse_C, scale.scale_C, scale.shift_C});
     context->saved_data["holder"] = c10::IValue::make_capsule(holder);
     context->saved_data["residual"] = residual.has_value();
     return y;
@@ -56,51 +72,36 @@ struct HostFunction : Function<HostFunction> {
     const auto saved = context->get_saved_variables();
     const auto& holder = *static_cast<Holder*>(context->saved_data["holder"].toCapsule().get());
     const auto& x = saved[0];
-    const auto& inverse = saved[5];
-    const ChannelScale scale{saved[2], saved[3], saved[4]};
+    const ChannelScale scale{saved[2], saved[3], saved[4], saved[5]};
     PassedGradient g{gradients[0].contiguous(at::MemoryFormat::ChannelsLast), holder.relu, saved[1]};
-    const auto own = gradient_sums(g, x, scale);
-    const auto all = holder.replicas ? (*holder.replicas)(own.view({-1})).sum(0).view({2, -1}) : own;
-    const auto slope = scale.scale_C * inverse * inverse * all[1] * (-1 / holder.count);
-    const auto offset = scale.scale_C * all[0] * (-1 / holder.count);
-    auto dx = input_gradient(g, x, scale, slope, offset);
-    holder.norm.gain->gradient.add(own[1] * inverse);
-    holder.norm.bias->gradient.add(own[0]);
+    const auto own_2C = gradient_sums(g, x, scale);
+    const auto all_2C = holder.replicas ? (*holder.replicas)(own_2C.view({-1})).sum(0).view({2, -1}) : own_2C;
+    const auto terms = terms_of(own_2C, all_2C, holder.count, scale);
+    auto dx = input_gradient(g, x, scale, terms.slope_C, terms.offset_C);
+    holder.norm.gain->gradient.add(terms.gain_C);
+    holder.norm.bias->gradient.add(own_2C[0]);
     return {dx, {}, context->saved_data["residual"].toBool() ? g.g_BCHW : at::Tensor(), {}};
   }
 };
 
 }  // namespace
 
-BatchMoments combine_moments(const at::Tensor& all_RK) {
+at::Tensor combine_moments(const at::Tensor& all_RK) {
   const int64_t C = (all_RK.size(1) - 1) / 2;
   const auto means_RC = all_RK.narrow(1, 0, C), squares_RC = all_RK.narrow(1, C, C),
              counts_R1 = all_RK.narrow(1, 2 * C, 1);
-  const auto count = counts_R1.sum();
-  const auto mean_C = (means_RC * counts_R1).sum(0) / count;
-  return {mean_C, (squares_RC + (means_RC - mean_C).square() * counts_R1).sum(0), count};
-}
-
-void remember_moments(const BatchNorm& norm, const BatchMoments& moments) {
-  const auto type = norm.mean->value.scalar_type();
-  norm.mean->value.lerp_(moments.mean_C.to(type), norm.momentum);
-  norm.variance->value.lerp_((moments.squares_C / (moments.count - 1)).to(type), norm.momentum);
-  norm.batches->value.add_(1);
-}
-
-at::Tensor batch_norm_host(const at::Tensor& x, const BatchNorm& norm, const Pass& pass, bool relu,
-                           const at::Tensor& residual) {
-  const auto last = at::MemoryFormat::ChannelsLast;
-  const auto added = residual.defined() ? std::optional(residual.contiguous(last)) : std::nullopt;
-  return HostFunction::apply(x.contiguous(last), norm.gain->value, added,
-                             c10::make_intrusive<Holder>(norm, pass.replicas, relu));
+  const auto count_1 = counts_R1.sum(0);
+  const auto mean_C = (means_RC * counts_R1).sum(0) / count_1;
+  return at::cat({mean_C, (squares_RC + (means_RC - mean_C).square() * counts_R1).sum(0), count_1});
 }
 
 at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, const Pass& pass, bool relu,
                       const at::Tensor& residual) {
   if (pass.training) {
-    return x.is_cuda() ? batch_norm_card(x, norm, pass, relu, residual)
-                       : batch_norm_host(x, norm, pass, relu, residual);
+    const auto last = at::MemoryFormat::ChannelsLast;
+    const auto added = residual.defined() ? std::optional(residual.contiguous(last)) : std::nullopt;
+    return BatchNormFunction::apply(x.contiguous(last), norm.gain->value, added,
+                                    c10::make_intrusive<Holder>(norm, pass.replicas, relu));
   }
   auto y = at::batch_norm(x, norm.gain->value, norm.bias->value, norm.mean->value, norm.variance->value,
                           /*training=*/false, norm.momentum, norm.epsilon, /*cudnn_enabled=*/true);

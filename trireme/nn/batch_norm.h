@@ -24,21 +24,8 @@ struct BatchNorm {
 at::Tensor batch_norm(const at::Tensor& x_BCHW, const BatchNorm& norm, const Pass& pass, bool relu,
                       const at::Tensor& residual_BCHW = {});
 
-// Of each channel: mean, sum of squared deviations from it, and how many elements these are of.
-struct BatchMoments {
-  at::Tensor mean_C, squares_C, count;
-};
-
-// The moments of all replicas from the rows [means, squares, count] that they gave, by Chan's formula.
-BatchMoments combine_moments(const at::Tensor& all_RK);
-
-// Takes the moments of a microbatch into the running averages, the variance without its bias.
-void remember_moments(const BatchNorm& norm, const BatchMoments& moments);
-
-// The parts of batch_norm: in training, on the host and on a card.
-at::Tensor batch_norm_host(const at::Tensor& x_BCHW, const BatchNorm& norm, const Pass& pass, bool relu,
-                           const at::Tensor& residual_BCHW);
-at::Tensor batch_norm_card(const at::Tensor& x_BCHW, const BatchNorm& norm, const Pass& pass, bool relu,
-                           const at::Tensor& residual_BCHW);
+// The moments of all replicas, fp64 [2 C + 1], from the rows [means, sums of squared deviations, count] that they gave,
+// by Chan's formula.
+at::Tensor combine_moments(const at::Tensor& all_RK);
 
 }  // namespace trireme

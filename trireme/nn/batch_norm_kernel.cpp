@@ -224,8 +224,10 @@ void sums(PassedGradient& gradient, const at::Tensor& x, const ChannelScale& sca
 
 at::Tensor channel_moments(const at::Tensor& x) {
   const Rows rows(x);
-  auto result = at::zeros({2, rows.channels}, at::kDouble);
+  if (x.is_cuda()) return channel_moments_cuda(x);
+  auto result = at::zeros({2 * rows.channels + 1}, at::kDouble);
   auto* out = result.mutable_data_ptr<double>();
+  out[2 * rows.channels] = static_cast<double>(rows.rows);
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "channel_moments",
                                  [&] { moments<scalar_t>(x, rows, out, out + rows.channels); });
   return result;
@@ -235,6 +237,7 @@ at::Tensor scale_channels(const at::Tensor& x, const ChannelScale& scale, bool r
   const Rows rows(x);
   if (residual.defined() && !residual.is_contiguous(at::MemoryFormat::ChannelsLast))
     fail("a residual was given whose channels do not lie last");
+  if (x.is_cuda()) return scale_channels_cuda(x, scale, relu, residual);
   const auto y = at::empty_like(x);
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "scale_channels", [&] {
     using T = scalar_t;
@@ -255,6 +258,7 @@ at::Tensor scale_channels(const at::Tensor& x, const ChannelScale& scale, bool r
 
 at::Tensor gradient_sums(PassedGradient& gradient, const at::Tensor& x, const ChannelScale& scale) {
   const Rows rows(x);
+  if (x.is_cuda()) return gradient_sums_cuda(gradient, x, scale);
   auto result = at::zeros({2, rows.channels}, at::kDouble);
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "gradient_sums",
                                  [&] { sums<scalar_t>(gradient, x, scale, rows, result.mutable_data_ptr<double>()); });
@@ -264,6 +268,7 @@ at::Tensor gradient_sums(PassedGradient& gradient, const at::Tensor& x, const Ch
 at::Tensor input_gradient(const PassedGradient& gradient, const at::Tensor& x, const ChannelScale& scale,
                           const at::Tensor& slope_C, const at::Tensor& offset_C) {
   const Rows rows(x);
+  if (x.is_cuda()) return input_gradient_cuda(gradient, x, scale, slope_C, offset_C);
   const auto out = at::empty_like(x);
   const bool masks = gradient.relu && !gradient.y_BCHW.defined();  // a residual's gradient has been masked before
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "input_gradient", [&] {
