@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -153,6 +154,75 @@ TEST(DataParallel, AdamWIsTorchs) {
   const auto ours = with(true), theirs = with(false);
   for (size_t i = 0; i < ours.losses.size(); ++i) EXPECT_NEAR(ours.losses[i], theirs.losses[i], 1e-5);
   EXPECT_LT((ours.weight - theirs.weight).abs().max().item<double>(), 1e-5);
+}
+
+struct NormedImpl : torch::nn::Module {
+  explicit NormedImpl(at::ScalarType type) {
+    std::lock_guard lock(making);
+    torch::manual_seed(3);
+    first = register_module("first", torch::nn::Linear(6, 16));
+    norm = register_module("norm", torch::nn::BatchNorm1d(16));
+    // An average over all batches so far, and no gain or bias.
+    plain = register_module(
+        "plain",
+        torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(4).affine(false).momentum(std::nullopt).eps(1e-3)));
+    last = register_module("last", torch::nn::Linear(16, 3));
+    to(type);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto channels = plain(torch::relu(norm(first(x))).view({x.size(0), 4, 4}));  // [B, C, L]
+    return last(torch::tanh(channels.flatten(1)));
+  }
+
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr}, plain{nullptr};
+};
+TORCH_MODULE(Normed);
+
+// The losses of six steps on batches of 8, and what a BatchNorm remembers. Alone it is torch's own that runs.
+std::pair<std::vector<double>, at::Tensor> train_normed(int ranks, const DataParallelOptions& options,
+                                                        at::ScalarType type = at::kDouble) {
+  std::vector<double> losses;
+  at::Tensor remembered;
+  World::run_threads(ranks, [&](World& world) {
+    DataParallel model(Normed(type), world, options);
+    SGD optimizer(model, {.lr = 0.1});
+    for (auto& batch : Loader(Points{type}, world, {.batch = 8, .steps = 6})) {
+      const auto loss = loss_of(model.forward(batch.inputs).to(at::kDouble), batch.targets);
+      model.backward(loss, batch.weight);
+      optimizer.step();
+      const double mean = model.mean(loss.item<double>(), batch.weight);
+      if (world.rank() == 0) losses.push_back(mean);
+    }
+    model.module()->eval();
+    const auto before = model.module()->norm->running_var.clone();
+    if (world.rank() == 0) model.forward(at::ones({1, 6}, type));  // this rank alone: nothing is exchanged
+    EXPECT_TRUE(at::equal(model.module()->norm->running_var, before));
+    EXPECT_EQ(model.module()->norm->num_batches_tracked.item<int64_t>(), 6);
+    if (world.rank() == 0)
+      remembered = at::cat({before, model.module()->norm->running_mean, model.module()->plain->running_mean,
+                            model.module()->plain->running_var});
+  });
+  return {losses, remembered};
+}
+
+TEST(DataParallel, SharesTheStatisticsOfBatchNorms) {
+  const auto [alone, remembered] = train_normed(1, {});
+  EXPECT_LT(alone.back(), alone.front());
+  for (const int ranks : {2, 3}) {  // 3: shares of 3, 3 and 2 samples
+    const auto [losses, also] = train_normed(ranks, {});
+    for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(losses[i], alone[i], 1e-12) << ranks << " ranks, step " << i;
+    EXPECT_LT((also - remembered).abs().max().item<double>(), 1e-12);
+  }
+  const auto apart = train_normed(2, {.batch_norm = BatchNormKind::local}).first;
+  EXPECT_GT(std::abs(apart[0] - alone[0]), 1e-6);
+}
+
+TEST(DataParallel, SharesTheStatisticsOfSmallTypesToo) {
+  const auto alone = train_normed(1, {}, at::kBFloat16).first, two = train_normed(2, {}, at::kBFloat16).first;
+  EXPECT_NEAR(two[0], alone[0], 0.02);
+  const auto single = train_normed(1, {}, at::kFloat).first, both = train_normed(2, {}, at::kFloat).first;
+  EXPECT_NEAR(both[0], single[0], 1e-5);
 }
 
 TEST(DataParallel, LeavesUnusedParametersAsTheyAre) {

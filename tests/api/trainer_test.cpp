@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 
 #include "trireme/base/error.h"
@@ -42,8 +44,11 @@ struct Outcome {
   RunResult result;
 };
 
-Outcome run(int ranks, std::vector<std::string> settings, const std::string& name, bool own_loss = false,
-            bool resumes = false) {
+using Make = std::function<torch::nn::Sequential()>;
+
+Outcome run(
+    int ranks, std::vector<std::string> settings, const std::string& name, const Make& make = [] { return make_net(); },
+    bool own_loss = false, bool resumes = false) {
   const auto folder = fs::path(testing::TempDir()) / ("trainer-" + name);
   if (!resumes) fs::remove_all(folder);
   for (const auto& setting :
@@ -54,7 +59,7 @@ Outcome run(int ranks, std::vector<std::string> settings, const std::string& nam
   }
   Outcome outcome;
   World::run_threads(ranks, [&](World& world) {
-    Trainer trainer(world, modules_of(make_net()), Images(), settings);
+    Trainer trainer(world, modules_of(make()), Images(), settings);
     if (own_loss) {
       trainer.set_loss([](const at::Tensor& output, const at::Tensor& targets) {
         return torch::nn::functional::cross_entropy(output, targets);
@@ -81,12 +86,41 @@ TEST(Trainer, CutsAListOfModulesIntoStages) {
   expect_same(run(3, {}, "three"), alone);
   expect_same(run(3, {"parallel.pipe=3", "train.microbatch=2"}, "stages"), alone);
   expect_same(run(4, {"parallel.pipe=2", "train.microbatch=3", "parallel.schedule=gpipe"}, "both"), alone);
-  expect_same(run(2, {"parallel.pipe=2", "parallel.cuts=[4]", "train.microbatch=4"}, "cut", true), alone);
+  expect_same(
+      run(
+          2, {"parallel.pipe=2", "parallel.cuts=[4]", "train.microbatch=4"}, "cut", [] { return make_net(); }, true),
+      alone);
+}
+
+// Alone it is torch's own BatchNorm that runs.
+TEST(Trainer, SharesTheStatisticsOfBatchNorms) {
+  const auto make = [] {
+    std::lock_guard lock(making);
+    torch::manual_seed(2);
+    return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)),
+                                 torch::nn::BatchNorm2d(4), torch::nn::ReLU(),
+                                 torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 8, 3).stride(2)),
+                                 torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(8).affine(false)),
+                                 torch::nn::Tanh(), torch::nn::Flatten(), torch::nn::Linear(72, 5));
+  };
+  const auto alone = run(1, {}, "norm-alone", make).losses;
+  expect_same(run(2, {}, "norm-replicas", make), alone);
+  expect_same(run(3, {}, "norm-three", make), alone);
+  expect_same(run(4, {"parallel.pipe=2", "parallel.schedule=gpipe"}, "norm-both", make), alone);
+  const auto apart = run(2, {"model.batch_norm=local"}, "norm-local", make).losses;
+  EXPECT_GT(std::abs(apart[0] / alone[0] - 1), 1e-6);
+  try {
+    run(4, {"parallel.pipe=2", "train.microbatch=3", "parallel.schedule=arrival", "parallel.data=2"}, "norm-no", make);
+    FAIL() << "passes come in any order there";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("model.batch_norm"));
+  }
 }
 
 TEST(Trainer, GoesOnFromACheckpointOnOtherStages) {
   const auto whole = run(2, {"parallel.pipe=2", "train.microbatch=4"}, "resumed").losses;
-  const auto rest = run(3, {"parallel.pipe=3", "train.microbatch=6"}, "resumed", false, /*resumes=*/true);
+  const auto rest =
+      run(3, {"parallel.pipe=3", "train.microbatch=6"}, "resumed", [] { return make_net(); }, false, /*resumes=*/true);
   expect_same(rest, {whole.begin() + 3, whole.end()});
   EXPECT_EQ(rest.result.steps, 6);
 }

@@ -56,6 +56,8 @@ ReplicatedModule::ReplicatedModule(std::shared_ptr<torch::nn::Module> module, Wo
                                          totals_);
   sync_->add_tasks(graph_);
   store_->account(world.recorder().memory());
+  if (world.size() > 1 && options.batch_norm == BatchNormKind::synchronised)
+    replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
   // Ranks that are threads live and die together: there is nobody to watch.
   if (world.size() > 1 && !world.ranks_are_threads()) {
     WatchdogOptions watch;
@@ -71,6 +73,17 @@ ReplicatedModule::ReplicatedModule(std::shared_ptr<torch::nn::Module> module, Wo
 ReplicatedModule::~ReplicatedModule() {
   // A rank that ends by an error is missed by the others, and they say so.
   if (watchdog_ && std::uncaught_exceptions() == 0) watchdog_->stand_down();
+}
+
+SharedStatistics ReplicatedModule::shared_statistics() const {
+  return SharedStatistics(replicas_ && module_->is_training() ? &replicas_ : nullptr);
+}
+
+at::Tensor ReplicatedModule::gather_replicas(const at::Tensor& given) {
+  auto& communicator = world_.communicator();
+  auto all = at::empty({world_.size(), given.numel()}, given.options());
+  communicator.now([&] { return communicator.all_gather(given.contiguous(), all.view({-1}), "batch statistics"); });
+  return all;
 }
 
 double ReplicatedModule::weight_or_even(std::optional<double> weight) const {

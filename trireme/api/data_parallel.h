@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "trireme/api/shared_statistics.h"
 #include "trireme/comm/world.h"
 #include "trireme/engine/executor.h"
 #include "trireme/observe/watchdog.h"
@@ -28,6 +29,8 @@ struct DataParallelOptions {
   double bucket_mb = 8;    // gradients that travel together
   double heartbeat_s = 5;  // a rank that is silent for so long ends the job, by name
   double stop_s = 600;     // so does one that stays in one operation for so long
+  // Whose samples a BatchNorm in training normalises by: those of all ranks, or of each rank alone.
+  BatchNormKind batch_norm = BatchNormKind::synchronised;
 };
 
 // What DataParallel does whatever the module's type is.
@@ -52,7 +55,11 @@ class ReplicatedModule {
   int64_t steps() const { return steps_; }  // backward() calls so far, those before a load() included
   void set_steps(int64_t steps) { steps_ = steps; }
 
+ protected:
+  SharedStatistics shared_statistics() const;
+
  private:
+  at::Tensor gather_replicas(const at::Tensor& given);
   double weight_or_even(std::optional<double> weight) const;
   void begin_step();
   void run_backward(const at::Tensor& loss, double weight, bool last);
@@ -67,6 +74,7 @@ class ReplicatedModule {
   at::Tensor totals_;
   std::unique_ptr<GradientSync> sync_;
   std::unique_ptr<Schedule> schedule_;
+  GatherReplicas replicas_;  // empty: BatchNorms see this rank's samples
   Graph graph_;
   bool in_step_ = false;
   int64_t steps_ = 0;
@@ -82,6 +90,7 @@ class DataParallel final : public ReplicatedModule {
   // Whatever the module's own forward takes and gives.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
+    const SharedStatistics shared = shared_statistics();
     return net_->forward(std::forward<Arguments>(arguments)...);
   }
 

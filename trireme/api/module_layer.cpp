@@ -5,7 +5,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/profiler/util.h>
+#include <torch/nn/modules/batchnorm.h>
 
+#include "trireme/api/shared_statistics.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -87,6 +89,7 @@ ModuleLayer::ModuleLayer(std::string name, torch::nn::AnyModule module)
 at::Tensor ModuleLayer::forward(const at::Tensor& input, const Pass& pass) {
   auto& module = *module_.ptr();
   if (module.is_training() != pass.training) module.train(pass.training);
+  const SharedStatistics shared(pass.training ? pass.replicas : nullptr);
   return module_.forward<at::Tensor>(input);
 }
 
@@ -116,6 +119,17 @@ std::unique_ptr<Model> model_of(const std::vector<torch::nn::AnyModule>& modules
     model->layers.push_back(std::move(layer));
   }
   return model;
+}
+
+bool has_batch_norm(const std::vector<torch::nn::AnyModule>& modules) {
+  for (const auto& module : modules) {
+    for (const auto& part : module.ptr()->modules()) {
+      if (part->as<torch::nn::BatchNorm1d>() || part->as<torch::nn::BatchNorm2d>() ||
+          part->as<torch::nn::BatchNorm3d>())
+        return true;
+    }
+  }
+  return false;
 }
 
 std::vector<torch::nn::AnyModule> modules_of(const torch::nn::Sequential& sequential) {

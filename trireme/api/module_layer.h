@@ -41,6 +41,9 @@ class ModuleLayer final : public Layer {
 // A list of modules as a model that can be cut between any two of them; `sample` is a batch of one.
 std::unique_ptr<Model> model_of(const std::vector<torch::nn::AnyModule>& modules, const at::Tensor& sample);
 
+// Whether one of torch's BatchNorms is among them or inside of them.
+bool has_batch_norm(const std::vector<torch::nn::AnyModule>& modules);
+
 // The modules of a Sequential, one by one.
 std::vector<torch::nn::AnyModule> modules_of(const torch::nn::Sequential& sequential);
 

@@ -13,6 +13,7 @@ Trainer::Trainer(World& world, std::vector<torch::nn::AnyModule> modules, std::s
                  const std::vector<std::string>& settings)
     : world_(world), modules_(std::move(modules)), dataset_(std::move(dataset)) {
   std::vector<std::string> overrides{"model.kind=custom", "data.kind=custom", "data.validation=0"};
+  if (!has_batch_norm(modules_)) overrides.push_back("model.batch_norm=local");  // there are no statistics to share
   overrides.insert(overrides.end(), settings.begin(), settings.end());
   config_ = load_config({}, overrides);
   if (config_.model.kind != ModelKind::custom)

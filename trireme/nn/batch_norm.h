@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trireme/nn/batch_norm_kernel.h"
 #include "trireme/nn/layer.h"
 #include "trireme/nn/parameter.h"
 
@@ -23,6 +24,10 @@ struct BatchNorm {
 // relu(normalised x + residual), where `relu` is asked for and `residual_BCHW` is defined.
 at::Tensor batch_norm(const at::Tensor& x_BCHW, const BatchNorm& norm, const Pass& pass, bool relu,
                       const at::Tensor& residual_BCHW = {});
+
+// In training, over all replicas, of tensors that belong to somebody else: autograd takes the gradients of gain and
+// bias.
+at::Tensor batch_norm(const at::Tensor& x_BCHW, const NormTensors& norm, const GatherReplicas& replicas);
 
 // The moments of all replicas, fp64 [2 C + 1], from the rows [means, sums of squared deviations, count] that they gave,
 // by Chan's formula.

@@ -229,7 +229,7 @@ __global__ void channel_scale_kernel(const double* moments, const P* gain, const
                                      P* running_variance, int64_t* batches, double* out, double epsilon,
                                      double momentum, int64_t channels) {
   const int64_t channel = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (channel == 0) ++*batches;
+  if (channel == 0 && batches) ++*batches;
   if (channel >= channels) return;
   const double mean = moments[channel], squares = moments[channels + channel], count = moments[2 * channels];
   const double inverse = rsqrt(squares / count + epsilon);
@@ -370,7 +370,7 @@ ChannelScale channel_scale_cuda(const at::Tensor& moments_K, const NormTensors& 
     channel_scale_kernel<scalar_t><<<blocks_for(C, 128), 128, 0, c10::cuda::getCurrentCUDAStream()>>>(
         numbers(moments_K), norm.gain_C.const_data_ptr<scalar_t>(), norm.bias_C.const_data_ptr<scalar_t>(),
         norm.running_mean_C.mutable_data_ptr<scalar_t>(), norm.running_variance_C.mutable_data_ptr<scalar_t>(),
-        norm.batches.mutable_data_ptr<int64_t>(), out.mutable_data_ptr<double>(), norm.epsilon, norm.momentum, C);
+        norm.batches.defined() ? norm.batches.mutable_data_ptr<int64_t>() : nullptr, out.mutable_data_ptr<double>(), norm.epsilon, norm.momentum, C);
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return {out[0], out[1], out[2], out[3]};

@@ -36,13 +36,14 @@ at::Tensor gradient_sums(PassedGradient& gradient, const at::Tensor& x_BCHW, con
 at::Tensor input_gradient(const PassedGradient& gradient, const at::Tensor& x_BCHW, const ChannelScale& scale,
                           const at::Tensor& slope_C, const at::Tensor& offset_C);
 
-// The small sums between those loops, on a card: one kernel instead of a dozen.
 struct NormTensors {
   at::Tensor gain_C, bias_C;                      // of one type with the next two
   at::Tensor running_mean_C, running_variance_C;  // take `momentum` of the new ones
   at::Tensor batches;                             // int64, one more
   double epsilon, momentum;
 };
+
+// The small sums between those loops, on a card: one kernel instead of a dozen.
 ChannelScale channel_scale_cuda(const at::Tensor& moments_K, const NormTensors& norm);
 
 struct GradientTerms {

@@ -46,8 +46,7 @@ void describe_model(Settings& settings, ModelConfig& model) {
   settings.add("model.channels", model.channels, "Colours of an image (image models only).").at_least(1);
   settings.add_choice("model.batch_norm", model.batch_norm,
                       {{"sync", BatchNormKind::synchronised}, {"local", BatchNormKind::local}},
-                      "Whose samples a BatchNorm normalises by: a microbatch of all replicas, or of each alone (image "
-                      "models only).");
+                      "Whose samples a BatchNorm normalises by: a microbatch of all replicas, or of each alone.");
   settings
       .add("model.kv_heads", model.kv_heads,
            "Heads of keys and values that the query heads share in groups (llama only); 0 = as many as heads.")
@@ -301,7 +300,8 @@ bool takes_images(ModelKind kind) {
 
 bool shares_statistics(const ModelConfig& model) {
   const bool normalises = model.kind == ModelKind::resnet18 || model.kind == ModelKind::resnet34 ||
-                          model.kind == ModelKind::resnet50 || model.kind == ModelKind::googlenet;
+                          model.kind == ModelKind::resnet50 || model.kind == ModelKind::googlenet ||
+                          model.kind == ModelKind::custom;  // may
   return normalises && model.batch_norm == BatchNormKind::synchronised;
 }
 
