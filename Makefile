@@ -11,7 +11,7 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 CONFIGURE := $(if $(TRIREME_PARTS),-DTRIREME_PARTS=$(TRIREME_PARTS))
 
-.PHONY: all demo test setup setup-test build build-all docs bench soak pipelines models sanitize format clean
+.PHONY: all demo test setup setup-test build build-all docs reference bench soak pipelines models sanitize format clean
 
 all: build
 
@@ -64,6 +64,11 @@ sanitize: setup-test
 
 docs: build
 	$(BUILD)/bin/trireme train --help-config-markdown >docs/configuration.md
+
+# The API reference of the library, from its headers.
+reference: setup-test
+	doxygen docs/Doxyfile
+	@echo build/reference/html/index.html
 
 # The formatter of PyPI at one version, so that everybody's output is the same.
 format:
