@@ -10,13 +10,15 @@ int main() try {
   torch::manual_seed(1);                       // the same parameters on every rank
   torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64), torch::nn::Tanh(),
                             torch::nn::Linear(64, 3));
+  net->to(world->device());  // this rank's card, or the CPU
   trireme::DataParallel model(net, *world);
   trireme::AdamW optimizer(model, {.lr = 1e-2});
   trireme::Loader loader(Spirals(), *world, {.batch = 300, .seed = 1});
   for (int epoch = 1; epoch <= 20; ++epoch) {
     double loss = 0;
     for (auto& batch : loader) {
-      const auto error = torch::nn::functional::cross_entropy(model.forward(batch.inputs), batch.targets);
+      const auto inputs = batch.inputs.to(world->device()), targets = batch.targets.to(world->device());
+      const auto error = torch::nn::functional::cross_entropy(model.forward(inputs), targets);
       model.backward(error, batch.weight);  // averages the gradients over the ranks
       optimizer.step();
       loss = model.mean(error.item<double>(), batch.weight);

@@ -256,6 +256,8 @@ void World::run_threads(int size, const std::function<void(World&)>& body) {
   if (first_error) std::rethrow_exception(first_error);
 }
 
+at::Device World::device() const { return choose_device(cuda_available(), local_rank_); }
+
 std::string World::from_first(const std::string& text, const char* what) {
   const auto send = [&](const at::Tensor& tensor) {
     communicator_->now([&] { return communicator_->broadcast(tensor, 0, what); });

@@ -47,6 +47,8 @@ class World {
   int size() const { return communicator_->size(); }
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
+  // This rank's card, which becomes the thread's current one, where the host has cards; otherwise the CPU.
+  at::Device device() const;
   bool ranks_are_threads() const { return threads_; }
 
   // Rank 0's text, on every rank. Collective.
