@@ -99,11 +99,12 @@ TEST(PlainProgress, TheLastEvaluationStaysInSight) {
     Progress progress(10);
     auto evaluated = report_of(5);
     evaluated.eval_loss = 2.5;
+    evaluated.eval_accuracy = 0.875;
     progress.step(report_of(1));
     progress.step(evaluated);
     progress.step(report_of(10));
   });
-  EXPECT_THAT(text, HasSubstr("step 10/500  loss 2.1234  eval_loss 2.5000  grad_norm"));
+  EXPECT_THAT(text, HasSubstr("step 10/500  loss 2.1234  eval_loss 2.5000  accuracy 87.50 %  grad_norm"));
 }
 
 TEST(PlainProgress, EtaForgetsASlowFirstStep) {

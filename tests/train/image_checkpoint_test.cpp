@@ -52,6 +52,8 @@ TEST(ImageCheckpoint, ResumesBitForBit) {
     const auto resumed = run_whole(config, resume, 2);
     EXPECT_EQ(resumed.loss, whole.loss);
     EXPECT_EQ(resumed.eval_loss, whole.eval_loss);
+    ASSERT_TRUE(whole.eval_accuracy);
+    EXPECT_EQ(resumed.eval_accuracy, whole.eval_accuracy);
     for (const auto* file : {"model.safetensors", "optimizer.safetensors"}) {
       EXPECT_EQ(text_of(folder / "part/checkpoints/step-4" / file), text_of(folder / "whole/checkpoints/step-4" / file))
           << file;

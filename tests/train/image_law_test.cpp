@@ -39,6 +39,8 @@ void expect_same_numbers(const Outcome& found, const Outcome& expected) {
   }
   ASSERT_TRUE(found.evaluation && expected.evaluation);  // by the running averages
   EXPECT_NEAR(*found.evaluation / *expected.evaluation, 1, 1e-9);
+  EXPECT_TRUE(expected.accuracy);
+  EXPECT_EQ(found.accuracy, expected.accuracy);
 }
 
 void expect_the_law(const RunConfig& config, int64_t steps) {

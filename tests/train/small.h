@@ -79,7 +79,7 @@ struct Outcome {
   std::vector<StepReport> reports;
   std::vector<at::Tensor> parameters;         // at the end, of every rank
   std::map<std::string, at::Tensor> by_name;  // the whole model's, whichever stages hold them
-  std::optional<double> evaluation;
+  std::optional<double> evaluation, accuracy;
   Progression progression;
 
   std::vector<double> losses() const {
@@ -107,7 +107,8 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
       reports.push_back(trainer.step(false));
       trainer.check_finite(reports.back());
     }
-    const auto evaluation = trainer.evaluate();
+    StepReport evaluated;
+    trainer.evaluate(evaluated);
     outcome.parameters[static_cast<size_t>(world.rank())] = parameters_of(trainer);
     {
       std::lock_guard lock(mutex);
@@ -121,7 +122,8 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
     }
     if (world.rank() == 0) {
       outcome.reports = reports;
-      outcome.evaluation = evaluation;
+      outcome.evaluation = evaluated.eval_loss;
+      outcome.accuracy = evaluated.eval_accuracy;
       outcome.progression = trainer.progression();
     }
   });

@@ -57,6 +57,7 @@ std::vector<Field> fields_of(const StepReport& report, double average_step_s) {
   fields.push_back({"step", fmt::format("{}/{}", report.step, report.steps), 9});
   fields.push_back({"loss", decimals(report.loss, 4), 8, !std::isfinite(report.loss)});
   if (report.eval_loss) fields.push_back({"eval_loss", decimals(*report.eval_loss, 4), 6});
+  if (report.eval_accuracy) fields.push_back({"accuracy", decimals(100 * *report.eval_accuracy, 2) + " %", 6});
   fields.push_back({"grad_norm", decimals(report.grad_norm, 2), 3, !std::isfinite(report.grad_norm)});
   if (!report.memory.empty()) {
     fields.push_back({"memory", fmt::format("{:.2f} GB", static_cast<double>(total_bytes(report.memory)) / 1e9), 2});
@@ -177,9 +178,10 @@ Progress::Progress(int64_t every) : every_(std::max<int64_t>(every, 1)), live_(c
 
 void Progress::step(const StepReport& report) {
   const bool ends = !last_ || report.step >= report.steps;
-  const auto eval_loss = report.eval_loss || !last_ ? report.eval_loss : last_->eval_loss;
+  const auto evaluated = report.eval_loss || !last_ ? report : *last_;
   last_ = report;
-  last_->eval_loss = eval_loss;
+  last_->eval_loss = evaluated.eval_loss;
+  last_->eval_accuracy = evaluated.eval_accuracy;
   last_is_shown_ = false;
 
   // The first step also pays for warming up, so the second takes its place; then a mean over the last ten or so.

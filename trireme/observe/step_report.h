@@ -43,7 +43,8 @@ struct StepReport {
   std::optional<AwaitedRank> waits_for;  // where stages have several replicas
   int64_t sent_bytes = 0;
   std::vector<OwnerBytes> memory;
-  std::optional<double> eval_loss;  // of a step after which the model was evaluated
+  std::optional<double> eval_loss;      // of a step after which the model was evaluated
+  std::optional<double> eval_accuracy;  // of classifiers: the part of the held-out samples whose class was told
 };
 
 // The short name of a report's throughput: "tps" for tokens, "sps" for samples.

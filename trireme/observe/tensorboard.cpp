@@ -89,6 +89,7 @@ class TensorBoard final : public MetricSink {
       scalar(fmt::format("memory/{}_gib", owner), static_cast<double>(bytes) / gib);
     }
     if (report.eval_loss) scalar("eval/loss", *report.eval_loss);
+    if (report.eval_accuracy) scalar("eval/accuracy", *report.eval_accuracy);
   }
 
   void flush() {

@@ -143,6 +143,7 @@ std::string RunResult::brief() const {
       stopped_by != 0 ? fmt::format("stopped after step {}", steps) : fmt::format("trained {} steps", steps);
   text += fmt::format(": loss {:.4f}", loss);
   if (eval_loss) text += fmt::format(", held-out loss {:.4f}", *eval_loss);
+  if (eval_accuracy) text += fmt::format(", accuracy {:.2f} %", 100 * *eval_accuracy);
   text += fmt::format(", {} {}/s\nrun folder: {}\n", human_count(items_per_s), items, run_dir.string());
   if (!checkpoint.empty()) text += fmt::format("checkpoint: {}\n", checkpoint);
   return text;
@@ -155,6 +156,7 @@ nlohmann::ordered_json RunResult::json() const {
   result[items + "_per_s"] = items_per_s;
   result["step_s"] = step_s;
   if (eval_loss) result["eval_loss"] = *eval_loss;
+  if (eval_accuracy) result["eval_accuracy"] = *eval_accuracy;
   result["skipped"] = skipped;
   result["checkpoint"] = checkpoint;
   result["stopped_by"] = stopped_by;
@@ -272,8 +274,11 @@ class Run {
       trace.before(trainer.progression().step + 1);
       auto report = trainer.step(world_.board()->stop_requested() != 0);
       const bool stopping = trainer.stop_agreed(), last = stopping || report.step == config_.train.steps;
-      if (!stopping && (last || due(config_.train.eval_every, report.step))) report.eval_loss = trainer.evaluate();
-      if (report.eval_loss) result_.eval_loss = report.eval_loss;
+      if (!stopping && (last || due(config_.train.eval_every, report.step))) trainer.evaluate(report);
+      if (report.eval_loss) {
+        result_.eval_loss = report.eval_loss;
+        result_.eval_accuracy = report.eval_accuracy;
+      }
       result_.loss = report.loss;
       world_.recorder().report(report);
       if (options_.after_step) options_.after_step(report);

@@ -37,7 +37,7 @@ struct RunResult {
   std::filesystem::path run_dir;
   int64_t steps = 0;                                       // done, in all
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step; NaN when there was none left to do
-  std::optional<double> eval_loss;
+  std::optional<double> eval_loss, eval_accuracy;
   double items_per_s = 0;  // median over this run's steps
   double step_s = 0;       // median over this run's steps
   std::string items = "tokens";

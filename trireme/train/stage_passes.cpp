@@ -204,7 +204,13 @@ void StageTrainer::evaluate_one(size_t m) {
   pass.documents = documents_of(batch.starts);
   const auto outputs = stage_->forward(inputs, pass);
   if (stage_->last()) {
-    loss_sum_ += stage_->model().loss(outputs[0], on_device(batch.targets)) / evaluated_items_;
+    const auto targets = on_device(batch.targets);
+    loss_sum_ += stage_->model().loss(outputs[0], targets) / evaluated_items_;
+    // One row of scores and one class a sample: it can be told right or wrong.
+    if (outputs[0].dim() == 2 && targets.dim() == 1 && targets.scalar_type() == at::kLong) {
+      right_ += (outputs[0].argmax(1) == targets).sum();
+      judged_ += targets.numel();
+    }
     return;
   }
   const int replica = mesh_.replica_of(world_.rank());
@@ -215,13 +221,17 @@ void StageTrainer::evaluate_one(size_t m) {
   }
 }
 
-std::optional<double> StageTrainer::evaluate() {
-  if (evaluation_graph_.size() == 0) return std::nullopt;
+void StageTrainer::evaluate(StepReport& report) {
+  if (evaluation_graph_.size() == 0) return;
   loss_sum_.zero_();
+  right_ = at::zeros_like(loss_sum_);
   catch_up();
   share_buffers();
   executor_.run(evaluation_graph_, *schedule_);
-  return totals_[total_loss].item<double>();
+  judged_ = 0;
+  report.eval_loss = totals_[total_loss].item<double>();
+  const double judged = totals_[total_judged].item<double>();
+  if (judged > 0) report.eval_accuracy = totals_[total_right].item<double>() / judged;
 }
 
 }  // namespace trireme

@@ -204,6 +204,8 @@ void StageTrainer::fill_totals() {
   total[total_loss] = loss;
   total[total_stop] = wants_stop_ ? 1 : 0;
   total[total_squares] = squares;
+  total[total_right] = judged_ > 0 ? right_.item<double>() : 0;
+  total[total_judged] = static_cast<double>(judged_);
   // What this stage waited for, the mean over its replicas. Its passes are done; of reductions, what the last step
   // knew.
   auto* idle = total + total_idle + 3 * stage_number();

@@ -55,8 +55,9 @@ class StageTrainer {
   // Calls `save` when parameters and optimizer state are whole on the ranks that save them. Collective.
   void while_whole(const std::function<void()>& save);
 
-  // Mean loss over `train.eval_batches` batches of the held-out samples; nothing when there are none.
-  std::optional<double> evaluate();
+  // Evaluates `train.eval_batches` batches of the held-out samples and puts the mean loss, and of a classifier the
+  // accuracy, into the report; nothing when there are none.
+  void evaluate(StepReport& report);
 
   Executor& executor() { return executor_; }
   const Mesh& mesh() const { return mesh_; }
@@ -74,7 +75,7 @@ class StageTrainer {
 
  private:
   // From total_idle on: three numbers a stage, then one a rank.
-  enum Total { total_loss, total_stop, total_squares, total_idle };
+  enum Total { total_loss, total_stop, total_squares, total_right, total_judged, total_idle };
   enum MessageKind : uint16_t { activation, gradient, evaluation };
 
   // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
@@ -155,7 +156,9 @@ class StageTrainer {
   bool settles_ = false;  // a pass is given to the card when its messages are there, and one at a time ahead
   at::Tensor loss_sum_;   // over this rank's samples, on the device
   double evaluated_items_ = 0;
-  at::Tensor totals_;  // summed over ranks: loss, stop, squares of gradients, idle and busy times, on the host
+  at::Tensor right_;    // in an evaluation: samples whose class this rank told, on the device
+  int64_t judged_ = 0;  // of so many
+  at::Tensor totals_;  // summed over ranks: see Total; on the host
   std::vector<at::Tensor> squares_;  // of each bucket's gradients
 
   Progression progression_;
