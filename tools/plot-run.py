@@ -16,6 +16,8 @@ def read(run):
     losses, held_out = [], []
     for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
+        if record.get("format") == "trireme-metrics" and record["version"] > 1:
+            raise SystemExit(f"{run}/metrics.jsonl was made by a newer Trireme: use that one's plot-run.py")
         if record.get("loss") is not None:
             losses.append((record["step"], record["loss"]))
         if record.get("eval_loss") is not None:

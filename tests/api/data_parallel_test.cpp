@@ -279,34 +279,46 @@ TEST(DataParallel, RefusesWhatItCannotTrain) {
   });
 }
 
+// The losses of some steps, from a checkpoint in the folder where it `loads` one.
+std::vector<double> losses_of(const fs::path& folder, int ranks, int64_t first, int64_t steps, bool loads, bool saves) {
+  std::vector<double> losses;
+  World::run_threads(ranks, [&](World& world) {
+    DataParallel model(Net(at::kDouble, loads ? 9 : 5), world);
+    AdamW optimizer(model, {.lr = 0.02});
+    if (loads) {
+      EXPECT_EQ(load(folder, model, optimizer), first);
+    }
+    Loader loader(Points(), world, {.batch = 8, .steps = steps, .first_step = first});
+    for (auto& batch : loader) {
+      const auto loss = loss_of(model.forward(batch.inputs), batch.targets);
+      model.backward(loss, batch.weight);
+      optimizer.step();
+      const double mean = model.mean(loss.item<double>(), batch.weight);
+      if (world.rank() == 0) losses.push_back(mean);
+    }
+    if (saves) save(folder, model, optimizer);
+  });
+  return losses;
+}
+
 TEST(DataParallel, SavesAndGoesOn) {
   const auto folder = fs::path(testing::TempDir()) / "saved-module";
   fs::remove_all(folder);
-  const auto run = [&](int ranks, int64_t first, int64_t steps, bool loads, bool saves) {
-    std::vector<double> losses;
-    World::run_threads(ranks, [&](World& world) {
-      DataParallel model(Net(at::kDouble, loads ? 9 : 5), world);
-      AdamW optimizer(model, {.lr = 0.02});
-      if (loads) {
-        EXPECT_EQ(load(folder, model, optimizer), first);
-      }
-      Loader loader(Points(), world, {.batch = 8, .steps = steps, .first_step = first});
-      for (auto& batch : loader) {
-        const auto loss = loss_of(model.forward(batch.inputs), batch.targets);
-        model.backward(loss, batch.weight);
-        optimizer.step();
-        const double mean = model.mean(loss.item<double>(), batch.weight);
-        if (world.rank() == 0) losses.push_back(mean);
-      }
-      if (saves) save(folder, model, optimizer);
-    });
-    return losses;
-  };
-  const auto whole = run(1, 0, 8, false, false);
-  run(2, 0, 4, false, true);
+  const auto whole = losses_of(folder, 1, 0, 8, false, false);
+  losses_of(folder, 2, 0, 4, false, true);
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step-4" / "model.safetensors"));
-  const auto rest = run(3, 4, 4, true, false);
+  const auto rest = losses_of(folder, 3, 4, 4, true, false);
   for (size_t i = 0; i < rest.size(); ++i) EXPECT_NEAR(rest[i], whole[4 + i], 1e-12);
+}
+
+// As the library that saved it went on; see tests/old/README.md.
+TEST(DataParallel, GoesOnFromAnOldCheckpoint) {
+  const std::vector<double> then = {1.2249931460960903, 1.0958974844102982, 1.1060158002595748, 1.1621985208838326};
+  for (const int ranks : {1, 3}) {
+    const auto now = losses_of(fs::path(TRIREME_SOURCE) / "tests/old/unversioned/module", ranks, 4, 4, true, false);
+    ASSERT_EQ(now.size(), then.size());
+    for (size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i] / then[i], 1, 1e-9) << "step " << 5 + i;
+  }
 }
 
 TEST(DataParallel, SaysOnEveryRankWhyItCouldNotSave) {

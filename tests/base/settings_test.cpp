@@ -197,6 +197,36 @@ TEST(SettingsTest, DefaultsAreTheValuesAtDeclaration) {
   EXPECT_THAT(settings.resolved_yaml(), HasSubstr("layers: 3\n"));
 }
 
+TEST(SettingsTest, FilesHaveTheVersionThatTheyWereWrittenFor) {
+  Example example;
+  Settings settings = describe(example);
+  settings.add_version(3, "Written for.");
+  const auto resolved = settings.resolved_yaml();
+  EXPECT_THAT(resolved, testing::StartsWith("run_dir: ''\nversion: 3\n"));
+  EXPECT_THAT(settings.help(), HasSubstr("  version             3              Written for. [integer, at least 1]\n"));
+  for (const char* yaml : {"version: 2\nmodel: {layers: 7}", "model: {layers: 8}", "model: {layers: 9}\nversion: 3"}) {
+    settings.read_text(yaml, "a.yaml");
+    EXPECT_THAT(settings.resolved_yaml(), HasSubstr("version: 3\n")) << "after " << yaml;
+  }
+  EXPECT_EQ(example.layers, 9);
+  settings.read_text(resolved, "resolved.yaml");
+  EXPECT_EQ(settings.resolved_yaml(), resolved);
+  // The version is looked at first: a newer file's other keys may be unknown here.
+  EXPECT_EQ(refusal([&] { settings.read_text("engine: warp\nversion: 4\n", "a.yaml"); }),
+            "a.yaml:2: version = 4: made by a newer Trireme than this one, which reads configurations up to version 3: "
+            "use the newer program");
+  EXPECT_EQ(refusal([&] { settings.read_text("version: new", "a.yaml"); }),
+            "a.yaml:1: version = new must be an integer");
+  EXPECT_EQ(refusal([&] { settings.read_text("version: 0", "a.yaml"); }), "a.yaml:1: version = 0 must be at least 1");
+  EXPECT_EQ(refusal([&] { settings.read_text("version: [3]", "a.yaml"); }),
+            "a.yaml:1: version must have one value (integer), not a list");
+  EXPECT_EQ(refusal([&] { settings.read_text("version: 3\nversion: 3", "a.yaml"); }),
+            "a.yaml:2: version is given twice, first in line 1");
+  EXPECT_EQ(refusal([&] { settings.override_with("version=3"); }),
+            "command line: version says for which version a file was written, it cannot be set");
+  EXPECT_THAT(refusal([&] { read("version: 1"); }), HasSubstr("a.yaml:1: unknown key version"));  // without versions
+}
+
 TEST(SettingsTest, MovingKeepsFieldsAndReferences) {
   Example example;
   Settings first = describe(example);

@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
-"""Trains two tiny models for ten steps in plain PyTorch and writes down what happened.
+"""Trains two tiny models and a ResNet-18 for ten steps in plain PyTorch and writes down what happened.
 
 Read by tests/train/reference_test.cpp. To make the files anew:
 
-    .venv/bin/python tests/nn/make_reference.py        # writes tests/nn/reference/{gpt,mlp}.safetensors
+    .venv/bin/python tests/nn/make_reference.py        # writes tests/nn/reference/{gpt,mlp,resnet18}.safetensors
 
-Initial weights are kept in half precision (and are exactly that), all that follows in double precision.
+Initial weights are kept in half precision (and are exactly that), all that follows in double precision. ResNet-18 has too
+many to be kept: its weights and images are numbers that both sides make (`noise`), exact in single precision.
 """
 import json
+import math
 import pathlib
 import struct
 import sys
 
+import numpy
 import torch
-from torch import nn
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "bench"))
-from torch_train import Gpt, Mlp  # noqa: E402  (the same plain modules that the benchmark trains)
+from torch_train import Gpt, Mlp, ResNet18  # noqa: E402  (the same plain modules that the benchmark trains)
 
 NAMES = {torch.float64: "F64", torch.float16: "F16", torch.int64: "I64"}
 STEPS, CLIP = 10, 1.0
@@ -58,6 +60,38 @@ def mlp_weights(inputs, width, classes, layers):
         weights[f"{name}.weight"] = (torch.randn(after, before) / before**0.5).half()
         weights[f"{name}.bias"] = (0.1 * torch.randn(after)).half()
     return weights
+
+
+def noise(shape, salt):
+    """Numbers from -1 to 1, bit for bit those of reference_test.cpp; `salt` tells tensors apart."""
+    number = numpy.arange(numpy.prod(shape), dtype=numpy.uint64) + numpy.uint64(salt << 32)
+    for _ in range(2):
+        number *= numpy.uint64(0x9E3779B97F4A7C15)
+        number ^= number >> numpy.uint64(32)
+    number *= numpy.uint64(0x9E3779B97F4A7C15)
+    return torch.from_numpy((number >> numpy.uint64(41)).astype(numpy.float64) * 2.0**-22 - 1).reshape(shape)
+
+
+def resnet18_weights(classes):
+    shapes = {"conv1.weight": (64, 3, 3, 3), "bn1.weight": (64,), "bn1.bias": (64,), "fc.weight": (classes, 512), "fc.bias": (classes,)}
+    before = 64
+    for group, width in enumerate((64, 128, 256, 512), start=1):
+        for block in ("0", "1"):
+            name = f"layer{group}.{block}"
+            convolutions = {f"{name}.conv1": (f"{name}.bn1", before, 3), f"{name}.conv2": (f"{name}.bn2", width, 3)}
+            if before != width:
+                convolutions[f"{name}.downsample.0"] = (f"{name}.downsample.1", before, 1)
+            for convolution, (norm, inputs, size) in convolutions.items():
+                shapes[f"{convolution}.weight"] = (width, inputs, size, size)
+                shapes[f"{norm}.weight"] = shapes[f"{norm}.bias"] = (width,)
+            before = width
+
+    def weight(salt, name, shape):
+        if len(shape) > 1:
+            return noise(shape, salt) * (6 / math.prod(shape[1:])) ** 0.5
+        return noise(shape, salt) * 0.125 + (1 if name.endswith(".weight") else 0)  # no gain or bias is trivial
+
+    return {name: weight(salt, name, shapes[name]).float() for salt, name in enumerate(sorted(shapes))}
 
 
 def parameter_names(model, weights):
@@ -128,6 +162,19 @@ def main():
         [(torch.randn(batch, inputs, dtype=torch.float64), torch.randint(classes, (batch,))) for _ in range(STEPS)],
     )
     write_safetensors(HERE / "reference" / "mlp.safetensors", result)
+
+    classes, batch, image = 10, 8, 32
+    weights = resnet18_weights(classes)
+    model = ResNet18(weights).double()
+    assert {name for name, _ in model.named_parameters()} == set(weights)
+    optimizer = torch.optim.SGD(groups(model, 0.1), lr=0.002, momentum=0.9, foreach=False)
+    batches = [(noise((batch, 3, image, image), len(weights) + turn), (3 * torch.arange(batch) + turn) % classes) for turn in (0, 1)]
+    result = {}
+    run(model, optimizer, batches * (STEPS // 2), result)
+    result = {name: result[name] for name in ("losses", "norms")}
+    for name in ("bn1.running_mean", "layer4.1.bn2.running_var", "layer2.0.downsample.1.weight", "fc.bias"):
+        result[f"final.{name}"] = model.state_dict()[name]
+    write_safetensors(HERE / "reference" / "resnet18.safetensors", result)
 
 
 if __name__ == "__main__":

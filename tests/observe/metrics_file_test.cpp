@@ -71,6 +71,7 @@ TEST_F(MetricsFileTest, FreshFileHoldsHeaderStepsAndEvents) {
   MetricsFile file(path);
   auto report = report_of(1);
   report.eval_loss = 2.75;
+  report.eval_accuracy = 0.5;
   file.step(report);
   file.event("checkpoint", {{"path", "checkpoints/step-1"}});
   file.finish();
@@ -80,7 +81,7 @@ TEST_F(MetricsFileTest, FreshFileHoldsHeaderStepsAndEvents) {
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[1], json::parse(R"({"step":1,"steps":10,"loss":2.5,"grad_norm":0.5,"lr":0.0003,"tokens_per_s":4096.0,
       "step_s":0.25,"reduce_wait_s":0.0,"sent_bytes":0,"skipped":0,"memory":{"parameters":1000,"gradients":2000},
-      "eval_loss":2.75})"));
+      "eval_loss":2.75,"eval_accuracy":0.5})"));
   EXPECT_EQ(all[2], json::parse(R"({"event":"checkpoint","step":1,"path":"checkpoints/step-1"})"));
 }
 
@@ -172,17 +173,30 @@ TEST_F(MetricsFileTest, ResumeWithoutAFileOrWithATornHeaderStartsOne) {
   EXPECT_EQ(text(), header);
 }
 
-TEST_F(MetricsFileTest, ResumeRefusesAFileOfAnotherKindAndLeavesItAlone) {
-  append("{\"format\":\"trireme-metrics\",\"version\":2}\n");
-  const auto before = text();
-  try {
-    MetricsFile file(path, 1);
-    FAIL() << "it took the file";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::refused);
-    EXPECT_THAT(error.what(), HasSubstr(path.string()));
+TEST_F(MetricsFileTest, ResumeRefusesAFileOfAnotherKindOrOfTheFutureAndLeavesItAlone) {
+  const auto refusal_of = [&](const std::string& first_line) -> std::string {
+    std::ofstream(path) << first_line << "\n{\"step\":7,\"loss\":1.5}\n";
+    const auto before = text();
+    try {
+      MetricsFile file(path, 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::refused);
+      EXPECT_EQ(text(), before);
+      return error.what();
+    }
+    return "(accepted)";
+  };
+  EXPECT_EQ(refusal_of(R"({"format":"trireme-metrics","version":1})"), "(accepted)");
+  EXPECT_EQ(refusal_of(R"({"format":"trireme-metrics","version":1,"more":"fields"})"), "(accepted)");
+  EXPECT_EQ(refusal_of(R"({"format":"trireme-metrics","version":2})"),
+            path.string() +
+                " was made by a newer Trireme: it has version 2, this program continues up to 1: use the "
+                "newer program, or move the file away to go on without it");
+  for (const char* other : {"step,loss", "[1]", "{}", R"({"format":"trireme-metrics"})", R"({"format":7,"version":1})",
+                            R"({"format":"trireme-metrics","version":"1"})"}) {
+    EXPECT_EQ(refusal_of(other), path.string() + R"( is no metrics file of a run: it does not begin with )" +
+                                     header.substr(0, header.size() - 1) + ". Move it away to go on without it");
   }
-  EXPECT_EQ(text(), before);
 }
 
 TEST_F(MetricsFileTest, APathThatCannotBeOpenedIsAnError) {

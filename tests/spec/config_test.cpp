@@ -53,7 +53,8 @@ TEST_F(ConfigTest, DefaultsAreValid) {
 // The page that people read is the contract: a changed default, unit or bound has to be changed here too.
 TEST_F(ConfigTest, EveryKeyHasItsDefault) {
   RunConfig config;
-  EXPECT_EQ(describe(config).resolved_yaml(), R"(run_dir: ''
+  EXPECT_EQ(describe(config).resolved_yaml(), R"(version: 1
+run_dir: ''
 model:
   kind: gpt
   layers: 4
@@ -208,6 +209,7 @@ TEST_F(ConfigTest, EveryKeyMovesItsOwnFieldOnly) {
   RunConfig defaults;
   const auto keys = describe(defaults).keys();
   for (const auto& key : keys) {
+    if (key == "version") continue;  // of files, and no field
     RunConfig config;
     Settings settings = describe(config);
     const auto before = settings.text(key);
@@ -259,6 +261,22 @@ TEST_F(ConfigTest, TheResolvedCopyIsTheSameConfiguration) {
   EXPECT_EQ(copy.optimizer.lr, config.optimizer.lr);
   EXPECT_EQ(copy.run_dir, "runs/it's mine");
   EXPECT_EQ(copy.model.kind, ModelKind::mlp);
+}
+
+// What runs wrote before there were versions, and what a later program will write.
+TEST_F(ConfigTest, FilesOfOtherVersions) {
+  const std::filesystem::path old_files = std::filesystem::path(TRIREME_SOURCE) / "tests/old/unversioned";
+  for (const char* run : {"gpt", "mlp"}) {
+    std::ifstream stream(old_files / run / "config.yaml");
+    const std::string text(std::istreambuf_iterator<char>(stream), {});
+    EXPECT_THAT(text, testing::StartsWith("run_dir: runs/"));
+    EXPECT_EQ(resolved_yaml(load_config({old_files / run / "config.yaml"}, {})), "version: 1\n" + text);
+  }
+  EXPECT_EQ(load_config({file("now.yaml", "version: 1\ntrain: {batch: 8}")}, {}).train.batch, 8);
+  EXPECT_EQ(refusal({}, "version: 2\ntrain: {batches: 8}"),
+            folder_ +
+                "run.yaml:1: version = 2: made by a newer Trireme than this one, which reads configurations up to "
+                "version 1: use the newer program");
 }
 
 TEST_F(ConfigTest, WhatOnlyLanguageModelsHaveIsRefusedOfOthers) {

@@ -263,7 +263,7 @@ TEST_F(Checkpoint, RefusesEachKindOfDamage) {
   EXPECT_THAT(damaged(manifest("{\"format\": \"somebody-else\", \"version\": 1}")), foreign);
   EXPECT_THAT(damaged(manifest("{\"format\": 7}")), foreign);
   EXPECT_THAT(damaged(manifest("{\"format\": \"trireme-checkpoint\", \"version\": 2}")),
-              HasSubstr("has format version 2; this program reads up to 1: use a newer trireme"));
+              HasSubstr("was made by a newer Trireme: it has version 2, this program reads up to 1"));
   EXPECT_THAT(damaged(manifest("{\"format\": \"trireme-checkpoint\", \"version\": \"one\"}")),
               HasSubstr("manifest.json is damaged"));
   EXPECT_THAT(damaged(manifest("{\"format\": \"trireme-checkpoint\", \"version\": 1}")),

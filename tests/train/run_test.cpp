@@ -209,6 +209,37 @@ TEST_F(Run, ContinuesItsMetricsWithoutRepeating) {
   EXPECT_THAT(events, testing::IsSupersetOf({"started", "resumed", "checkpoint"}));
 }
 
+// A newer program went on with the run: nothing of it is touched.
+TEST_F(Run, RefusesToResumeWhatANewerProgramWrote) {
+  auto config = config_in("run", small_mlp());
+  run_whole(config);
+  const fs::path run = folder / "run", manifest = run / "checkpoints/step-10/manifest.json";
+  const auto put = [](const fs::path& path, std::string text, const std::string& now, const std::string& later) {
+    const auto place = text.find(now);
+    ASSERT_NE(place, std::string::npos) << path;
+    std::ofstream(path) << text.replace(place, now.size(), later);
+  };
+  const auto metrics = text_of(run / "metrics.jsonl"), saved = text_of(manifest),
+             resolved = text_of(run / "config.yaml");
+  config.train.steps = 12;
+  put(run / "metrics.jsonl", metrics, "\"version\":1", "\"version\":2");
+  for (const auto& from : {fs::path(), run / "checkpoints/step-5"}) {
+    EXPECT_THAT(refusal_of([&] { run_whole(config, resume(from), 2); }),
+                HasSubstr("metrics.jsonl was made by a newer Trireme: it has version 2"));
+  }
+  put(run / "metrics.jsonl", metrics, "\"version\":1", "\"version\":1");
+  put(manifest, saved, "\"version\": 1", "\"version\": 2");
+  EXPECT_THAT(refusal_of([&] { run_whole(config, resume()); }), HasSubstr("was made by a newer Trireme"));
+  put(manifest, saved, "version: 1\\n", "version: 2\\n");
+  EXPECT_THAT(refusal_of([&] { run_whole(config, resume()); }),
+              HasSubstr("manifest.json:1: version = 2: made by a newer Trireme"));
+  put(manifest, saved, "version: 1\\n", "version: 1\\n");
+  EXPECT_EQ(text_of(run / "metrics.jsonl"), metrics);
+  EXPECT_EQ(text_of(run / "config.yaml"), resolved);
+  EXPECT_EQ(list_checkpoints(run).size(), 2u);
+  EXPECT_EQ(run_whole(config, resume()).steps, 12);
+}
+
 TEST_F(Run, ResumesTheNewestOfItsNameOrTheOneNamed) {
   auto config = small_mlp();
   config.train.steps = 4;

@@ -217,6 +217,11 @@ TEST_F(Weights, SettingsComeFromTheSource) {
     EXPECT_THAT(refusal_of([&] { load_config({}, {"model.from=" + source.string(), "model.context=9"}); }),
                 HasSubstr("model.context = 9 must be 8"));
   }
+  const auto newer = folder_ / "newer";
+  std::filesystem::create_directories(newer);
+  std::ofstream(newer / "manifest.json") << R"({"format": "trireme-checkpoint", "version": 2})";
+  EXPECT_THAT(refusal_of([&] { load_config({}, {"model.from=" + newer.string()}); }),
+              HasSubstr("newer was made by a newer Trireme: it has version 2, this program reads up to 1"));
   EXPECT_THAT(refusal_of([&] { load_config({}, {"model.from=nowhere"}); }),
               HasSubstr("model.from: nowhere: there is no such folder"));
 }

@@ -49,6 +49,11 @@ Setting& Settings::add(Setting setting) {
   return settings_.emplace_back(std::move(setting));
 }
 
+void Settings::add_version(int64_t present, std::string sentence) {
+  present_version_ = std::make_unique<int64_t>(present);
+  add("version", *present_version_, std::move(sentence)).at_least(1);
+}
+
 Setting* Settings::find(const std::string& key) {
   const auto found = std::find_if(settings_.begin(), settings_.end(), [&](const Setting& s) { return s.key() == key; });
   return found == settings_.end() ? nullptr : &*found;
@@ -100,6 +105,7 @@ void Settings::override_with(const std::string& assignment) {
     refuse("{}: {} = {} must name one setting of the section: {}", command_line, key, Setting::shown(value),
            names_in(key));
   }
+  if (is_version(key)) refuse("{}: version says for which version a file was written, it cannot be set", command_line);
   Setting* setting = find(key);
   if (!setting) refuse_unknown(key, command_line);
   setting->read(value, command_line);

@@ -18,6 +18,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -103,6 +104,10 @@ class Settings {
                       std::initializer_list<std::pair<const char*, std::type_identity_t<Enum>>> choices,
                       std::string sentence);
 
+  // Gives these settings a version. A file may say for which one it was written (`version: 2`) and is refused when that
+  // is a newer one; a resolved copy says the present one. It is a key of files only, no value of the configuration.
+  void add_version(int64_t present, std::string sentence);
+
   void read_file(const std::filesystem::path& path);
   void read_text(const std::string& yaml, const std::string& source_name);
   void override_with(const std::string& assignment);
@@ -133,6 +138,8 @@ class Settings {
   Setting& add(Setting setting);
   Setting* find(const std::string& key);
   const Setting& at(const std::string& key) const;
+  bool is_version(const std::string& key) const { return present_version_ && key == "version"; }
+  void check_version(const YAML::Node& top, const Document& document) const;
   bool has_section(const std::string& name) const;
   void read_map(const YAML::Node& map, const std::string& prefix, Document& document);
   void read_entry(const std::string& key, const YAML::Node& value, const std::string& location, Document& document);
@@ -142,7 +149,8 @@ class Settings {
   std::string names_in(const std::string& section) const;
   std::string suggestion(const std::string& key) const;
 
-  std::deque<Setting> settings_;  // a deque, so that growing it moves no setting
+  std::deque<Setting> settings_;              // a deque, so that growing it moves no setting
+  std::unique_ptr<int64_t> present_version_;  // where there is one: the field of the setting `version`
   std::vector<Section> sections_;
 };
 

@@ -79,7 +79,26 @@ void Settings::read_text(const std::string& yaml, const std::string& source_name
   if (!top.IsMap()) {
     refuse("{}: a configuration is a map of sections, not {}", document.location(line_of(top)), kind_of(top));
   }
+  if (present_version_) check_version(top, document);
   read_map(top, "", document);
+}
+
+// Before any other key is looked at: a newer program's file may have keys that nobody here knows.
+void Settings::check_version(const YAML::Node& top, const Document& document) const {
+  for (const auto& pair : top) {
+    if (!pair.first.IsScalar() || !is_version(pair.first.Scalar()) || !pair.second.IsScalar()) continue;
+    const auto location = document.location(line_of(pair.first));
+    int64_t written_for = 0;
+    Setting given("version", &written_for, "");
+    given.at_least(1).read(pair.second.Scalar(), location);
+    given.check();
+    if (written_for > *present_version_) {
+      refuse(
+          "{}: version = {}: made by a newer Trireme than this one, which reads configurations up to version {}: "
+          "use the newer program",
+          location, written_for, *present_version_);
+    }
+  }
 }
 
 void Settings::read_map(const YAML::Node& map, const std::string& prefix, Document& document) {
@@ -116,7 +135,7 @@ void Settings::read_entry(const std::string& key, const YAML::Node& value, const
   if (!value.IsScalar()) {
     refuse("{}: {} must have one value ({}), not {}", location, key, setting->type(), kind_of(value));
   }
-  setting->read(value.Scalar(), location);
+  if (!is_version(key)) setting->read(value.Scalar(), location);
 }
 
 std::string Settings::resolved_yaml() const {

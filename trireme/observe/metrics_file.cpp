@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <string_view>
 
 #include "trireme/base/error.h"
 
@@ -13,8 +12,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::string_view header = R"({"format":"trireme-metrics","version":1})"
-                                    "\n";
+std::string header() { return fmt::format(R"({{"format":"trireme-metrics","version":{}}})", metrics_version) + "\n"; }
 
 // How much of the file tells of steps up to `last_step`, in bytes. Steps only grow along a file.
 uintmax_t bytes_up_to(const std::filesystem::path& path, int64_t last_step) {
@@ -23,9 +21,6 @@ uintmax_t bytes_up_to(const std::filesystem::path& path, int64_t last_step) {
   uintmax_t kept = 0;
   std::string line;
   while (std::getline(file, line) && !file.eof()) {  // a line without its newline was torn by a kill
-    if (kept == 0 && line + "\n" != header) {
-      refuse("{} is no metrics file that this version can continue: its first line is not {}", path.string(), header);
-    }
     const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
     const auto step = record.find("step");
     if (step != record.end() && step->is_number() && step->get<int64_t>() > last_step) break;
@@ -37,6 +32,7 @@ uintmax_t bytes_up_to(const std::filesystem::path& path, int64_t last_step) {
 // Leaves in the file what a new run keeps of it; true when that is anything.
 bool keep_up_to(const std::filesystem::path& path, int64_t resume_step) {
   if (!std::filesystem::is_regular_file(path)) return false;
+  if (resume_step >= 0) check_metrics_file(path);
   const uintmax_t kept = resume_step < 0 ? 0 : bytes_up_to(path, resume_step);
   std::error_code error;
   std::filesystem::resize_file(path, kept, error);
@@ -63,9 +59,29 @@ void name_nonfinite(ordered_json& line) {
 
 }  // namespace
 
+void check_metrics_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line) || file.eof()) return;  // no file, or one that was torn before its first line ended
+  const json first = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const bool ours = first.is_object() && first.value("format", json()) == "trireme-metrics" &&
+                    first.value("version", json()).is_number_integer();
+  if (!ours) {
+    refuse("{} is no metrics file of a run: it does not begin with {}. Move it away to go on without it", path.string(),
+           header().substr(0, header().size() - 1));
+  }
+  const auto version = first.at("version").get<int64_t>();
+  if (version > metrics_version) {
+    refuse(
+        "{} was made by a newer Trireme: it has version {}, this program continues up to {}: use the newer program, "
+        "or move the file away to go on without it",
+        path.string(), version, metrics_version);
+  }
+}
+
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resume_step)
     : has_header_(keep_up_to(path, resume_step)), file_(path), last_step_(std::max<int64_t>(resume_step, 0)) {
-  if (!has_header_) has_header_ = file_.append(header);
+  if (!has_header_) has_header_ = file_.append(header());
 }
 
 void MetricsFile::step(const StepReport& report) {
@@ -98,6 +114,7 @@ void MetricsFile::step(const StepReport& report) {
     line["waits_for"] = {{"rank", report.waits_for->rank}, {"seconds", in_microseconds(report.waits_for->seconds)}};
   }
   if (report.eval_loss) line["eval_loss"] = *report.eval_loss;
+  if (report.eval_accuracy) line["eval_accuracy"] = *report.eval_accuracy;
   write_line(std::move(line));
 }
 
@@ -110,7 +127,7 @@ void MetricsFile::event(const std::string& name, const json& fields) {
 void MetricsFile::write_line(ordered_json line) {
   name_nonfinite(line);
   // A file whose header met a full disk gets it before its first line that fits.
-  if (!has_header_) has_header_ = file_.append(header);
+  if (!has_header_) has_header_ = file_.append(header());
   // Text that is not UTF-8 (a path, an error message) is mended, not thrown at the trainer.
   if (has_header_) file_.append(line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }

@@ -16,6 +16,12 @@
 
 namespace trireme {
 
+// The version of the format: it grows when a line's field is renamed, removed or given another meaning.
+inline constexpr int64_t metrics_version = 1;
+
+// Refuses a file that a run cannot continue: of another kind, or of a newer version. Nothing is wrong with no file.
+void check_metrics_file(const std::filesystem::path& path);
+
 class MetricsFile final : public MetricSink {
  public:
   // A run that resumes from a checkpoint of step N passes N: what the file says of later steps is dropped, as those

@@ -315,6 +315,7 @@ Settings describe(RunConfig& config) {
   describe_parallel(settings, config.parallel, config.memory);
   describe_communication(settings, config.sync, config.comm);
   describe_run(settings, config.checkpoint, config.watchdog, config.log);
+  settings.add_version(config_version, "Version of these settings that a file was written for; may be left out.");
   settings.add("run_dir", config.run_dir, "Folder of the run; empty = runs/NAME-N with the next free number.");
   return settings;
 }

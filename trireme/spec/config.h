@@ -12,6 +12,12 @@
 
 namespace trireme {
 
+// The version of the configuration's format: it grows when a key is renamed, removed or given another meaning, not when
+// one is added. What files of older versions mean is to be told in Settings::read_text, which knows a file's version;
+// there is no older one yet. Files without a version are a person's, who means the present one, or of runs before there
+// were versions, which is 1.
+inline constexpr int64_t config_version = 1;
+
 enum class ModelKind { gpt, llama, mlp, resnet18, resnet34, resnet50, vgg11, vgg16, alexnet, googlenet, custom };
 enum class BatchNormKind { synchronised, local };
 enum class DataKind { text, tokens, images, synthetic, custom };

@@ -29,6 +29,23 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   return found;
 }
 
+nlohmann::ordered_json read_manifest(const fs::path& folder) {
+  const auto path = folder / "manifest.json";
+  std::ifstream stream(path);
+  if (!stream) refuse("{} is no checkpoint: it has no manifest.json", folder.string());
+  auto manifest = nlohmann::ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!manifest.is_object() || manifest.value("format", nlohmann::ordered_json()) != "trireme-checkpoint" ||
+      !manifest.contains("version") || !manifest.at("version").is_number_integer()) {
+    refuse("{} is damaged, or not a checkpoint of this program", path.string());
+  }
+  const auto version = manifest.at("version").get<int64_t>();
+  if (version > checkpoint_version) {
+    refuse("{} was made by a newer Trireme: it has version {}, this program reads up to {}: use the newer program",
+           folder.string(), version, checkpoint_version);
+  }
+  return manifest;
+}
+
 namespace {
 
 SourceModel open_hugging_face(const fs::path& folder) {
@@ -46,10 +63,9 @@ SourceModel open_trireme(const fs::path& folder) {
   source.layout = SourceModel::Layout::trireme;
   source.folder = folder;
   source.config = folder / "manifest.json";
-  std::ifstream stream(source.config);
-  const auto manifest = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!manifest.is_object() || !manifest.contains("config") || !manifest.at("config").is_string() ||
-      !manifest.contains("files") || !manifest.at("files").is_object()) {
+  const auto manifest = read_manifest(folder);
+  if (!manifest.contains("config") || !manifest.at("config").is_string() || !manifest.contains("files") ||
+      !manifest.at("files").is_object()) {
     refuse("{} is damaged, or not a checkpoint of this program", source.config.string());
   }
   RunConfig config;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,11 @@ SourceModel open_source_model(const std::filesystem::path& path);
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
 // N of a folder step-N, or -1.
 int64_t step_of_checkpoint(const std::filesystem::path& folder);
+
+// The version of a checkpoint's format: of its manifest, its files and their names.
+inline constexpr int64_t checkpoint_version = 1;
+// The manifest of a checkpoint. Refuses what is damaged, of another program or of a newer version.
+nlohmann::ordered_json read_manifest(const std::filesystem::path& folder);
 
 // Takes the settings of `model` that were not given from model.from; refuses those that contradict it.
 void adopt_source_model(RunConfig& config, Settings& settings);

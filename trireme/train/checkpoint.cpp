@@ -25,7 +25,6 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr int format_version = 1;
 constexpr double forever = 1e9;  // seconds
 constexpr const char* partial_suffix = ".partial";
 
@@ -54,21 +53,10 @@ void remove_checkpoint(const fs::path& folder) {
 }  // namespace
 
 CheckpointInfo open_checkpoint(const fs::path& folder) {
-  const auto manifest_path = folder / "manifest.json";
-  std::ifstream stream(manifest_path);
-  if (!stream) refuse("{} is no checkpoint: it has no manifest.json", folder.string());
-  const auto manifest = ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!manifest.is_object() || !manifest.contains("format") || manifest["format"] != "trireme-checkpoint") {
-    refuse("{} is damaged, or not a checkpoint of this program", manifest_path.string());
-  }
+  const auto manifest = read_manifest(folder);
   CheckpointInfo info;
   info.folder = folder;
   try {
-    const auto version = manifest.at("version").get<int64_t>();
-    if (version > format_version) {
-      refuse("{} has format version {}; this program reads up to {}: use a newer trireme", folder.string(), version,
-             format_version);
-    }
     info.step = manifest.at("step").get<int64_t>();
     info.progression.step = info.step;
     info.progression.updates = manifest.at("updates").get<int64_t>();
@@ -88,7 +76,7 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
         refuse("{} is damaged: its checksum differs", path.string());
     }
   } catch (const nlohmann::json::exception& problem) {
-    refuse("{} is damaged: {}", manifest_path.string(), problem.what());
+    refuse("{} is damaged: {}", (folder / "manifest.json").string(), problem.what());
   }
   return info;
 }
@@ -114,7 +102,7 @@ CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
 
 void write_manifest(const fs::path& folder, const ordered_json& files, const Progression& progression,
                     const std::string& resolved_config) {
-  const ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", format_version},
+  const ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", checkpoint_version},
                               {"step", progression.step},         {"updates", progression.updates},
                               {"skipped", progression.skipped},   {"skipped_in_a_row", progression.skipped_in_a_row},
                               {"threads", at::get_num_threads()}, {"files", files},

@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/observe/metrics_file.h"
 #include "trireme/train/dealing.h"
 
 namespace trireme {
@@ -99,6 +100,7 @@ RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, co
     folder.checkpoint = newest_checkpoint(folder.path);
   }
   refuse_changes(config, *folder.checkpoint);
+  check_metrics_file(folder.path / "metrics.jsonl");  // before anything in the folder is touched
   return folder;
 }
 

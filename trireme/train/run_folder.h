@@ -18,7 +18,7 @@ struct RunFolder {
   // A folder for a new run: run_dir, or the next free runs/NAME-N. Refuses one that already holds checkpoints.
   static RunFolder fresh(const RunConfig& config, const std::string& name);
   // The folder of an older run: `from` (a run's folder or one checkpoint in it), run_dir, or the newest runs/NAME-N.
-  // Refuses settings that may not change between the two.
+  // Refuses settings that may not change between the two, and files of a newer program.
   static RunFolder resume(const RunConfig& config, const std::string& name, const std::filesystem::path& from);
 
   // Makes it and writes what is known before the first step.
