@@ -85,7 +85,7 @@ class Gpt(nn.Module):
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+        return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.view(-1))
 
 
 def rotate(x, cos, sin):
@@ -132,7 +132,7 @@ class Llama(nn.Module):
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
         logits = F.linear(F.rms_norm(x, (x.size(-1),), self.norm, 1e-5), self.head)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+        return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.view(-1))
 
 
 class Mlp(nn.Module):
@@ -192,6 +192,52 @@ class ResNet18(nn.Module):
         return F.cross_entropy(self.fc(x.mean((2, 3))), targets)
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.downsample = None
+        if stride > 1 or inputs != 4 * width:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+
+    def forward(self, x):
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
+        y = self.bn3(self.conv3(y))
+        y += shortcut
+        return F.relu(y, inplace=True)
+
+
+class ResNet50(nn.Module):
+    """torchvision's names, for large images."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        inputs = 64
+        for group, blocks in enumerate((3, 4, 6, 3)):
+            width = 64 << group
+            layers = []
+            for block in range(blocks):
+                layers.append(Bottleneck(inputs, width, 2 if group > 0 and block == 0 else 1))
+                inputs = 4 * width
+            self.add_module(f"layer{group + 1}", nn.Sequential(*layers))
+        self.fc = nn.Linear(2048, tensors["fc.weight"].size(0))
+        self.load_state_dict({name: tensors[name] for name, _ in self.named_parameters()}, strict=False)
+
+    def forward(self, x, targets):
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return F.cross_entropy(self.fc(x.mean((2, 3))).float(), targets)
+
+
 def build(args, tensors):
     if args.model == "gpt":
         return Gpt(tensors, args.heads)
@@ -199,7 +245,7 @@ def build(args, tensors):
         return Llama(tensors, args.heads)
     if args.model == "mlp":
         return Mlp(tensors)
-    model = ResNet18(tensors)
+    model = {"resnet18": ResNet18, "resnet50": ResNet50}[args.model](tensors)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
         for name in [name for name in tensors if name.startswith("inputs.")]:
@@ -211,6 +257,12 @@ def train(rank, args, result):
     torch.set_num_threads(args.threads)
     tensors = read_safetensors(args.inputs)
     model = build(args, tensors)
+    device, whole = torch.device(args.device), torch.bfloat16 if args.precision == "bf16" else torch.float32
+    model = model.to(device, whole)
+    # What a loader would have to bring lies on the card already.
+    for name, tensor in tensors.items():
+        if name.startswith(("inputs.", "targets.")):
+            tensors[name] = tensor.to(device, whole if tensor.is_floating_point() else tensor.dtype)
     if args.ranks > 1:
         dist.init_process_group("gloo", init_method=f"tcp://{args.master}:{args.port}", rank=rank, world_size=args.ranks)
         trained = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
@@ -228,14 +280,17 @@ def train(rank, args, result):
         inputs, targets = tensors[f"inputs.{step % args.batches}"], tensors[f"targets.{step % args.batches}"]
         share = inputs.size(0) // args.ranks
         inputs, targets = inputs[rank * share : (rank + 1) * share], targets[rank * share : (rank + 1) * share]
-        loss = trained(inputs, targets)
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.precision == "autocast"):
+            loss = trained(inputs, targets)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.detach())
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
-    losses = torch.stack(losses)
+    losses = torch.stack(losses).float().cpu()
     if args.ranks > 1:
         dist.all_reduce(losses)
         losses /= args.ranks
@@ -248,15 +303,17 @@ def train(rank, args, result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", required=True)
-    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "resnet18"], required=True)
+    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "resnet18", "resnet50"], required=True)
     parser.add_argument("--heads", type=int, default=1)
-    parser.add_argument("--channels-last", action="store_true", help="images and weights of convolutions (resnet18)")
+    parser.add_argument("--channels-last", action="store_true", help="images and weights of convolutions")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batches", type=int, required=True, help="batches in the file, used in turn")
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--weight-decay", type=float, required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "bf16", "autocast"], default="fp32", help="bf16: of everything")
     parser.add_argument("--port", type=int, default=29555)
     parser.add_argument("--master", default="127.0.0.1", help="address of rank 0, where mpirun starts the ranks")
     args = parser.parse_args()

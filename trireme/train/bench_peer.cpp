@@ -93,10 +93,11 @@ Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs
   return measured;
 }
 
-void compare_losses(const std::string& name, const Measured& ours, const Measured& theirs, int64_t steps) {
+void compare_losses(const std::string& name, const Measured& ours, const Measured& theirs, int64_t steps,
+                    double tolerance) {
   for (int64_t step = 0; step < steps; ++step) {
     const double a = ours.losses.at(static_cast<size_t>(step)), b = theirs.losses.at(static_cast<size_t>(step));
-    if (!(std::abs(a - b) <= 1e-4 * std::abs(b)))
+    if (!(std::abs(a - b) <= tolerance * std::abs(b)))
       fail("{}: the loss of step {} is {} here and {} in PyTorch", name, step + 1, a, b);
   }
 }

@@ -28,6 +28,7 @@ Measured run_ours(int ranks, const std::vector<std::string>& overrides, const st
                   bool keep = false, const std::vector<std::string>& launcher = {});
 
 // Fails unless the first `steps` losses agree.
-void compare_losses(const std::string& name, const Measured& ours, const Measured& theirs, int64_t steps);
+void compare_losses(const std::string& name, const Measured& ours, const Measured& theirs, int64_t steps,
+                    double tolerance = 1e-4);
 
 }  // namespace trireme

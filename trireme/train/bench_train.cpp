@@ -12,6 +12,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/launch.h"
+#include "trireme/device/device.h"
 #include "trireme/train/bench_peer.h"
 
 namespace trireme {
@@ -20,41 +21,75 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t file_batches = 10;  // batches in the peer's file; their losses are compared, later steps only timed
+// A case as anyone may run it with `trireme train`, and what its peer is compared by.
+struct KnownCase {
+  std::string name, title;
+  std::vector<std::string> settings;
+  bool card = false;          // bf16 there; fp32 on the host
+  bool images = false;        // the peer may lay them out in two ways
+  int64_t file_batches = 10;  // in the peer's file: losses of as many steps are compared, later ones only timed
+  double tolerance = 1e-4;    // of these losses, relative
+};
 
-// The cases, as anyone may run them with `trireme train`.
-std::vector<std::string> overrides_of(const std::string& name) {
-  const std::vector<std::string> common{"optimizer.schedule=constant", "optimizer.warmup=0",   "optimizer.clip=1.0",
-                                        "checkpoint.every=0",          "train.eval_batches=0", "data.validation=0",
-                                        "data.kind=synthetic",         "log.tensorboard=false"};
-  std::vector<std::string> own;
-  if (name == "mlp") {
-    // 8,407,050 parameters.
-    own = {"model.kind=mlp",   "model.layers=8", "model.width=1024", "model.inputs=1024",
-           "model.classes=10", "train.batch=64", "optimizer.lr=1e-4"};
-  } else if (name == "gpt") {
-    // 10.8 M parameters.
-    own = {"model.kind=gpt",    "model.layers=6",  "model.width=384", "model.heads=6",
-           "model.context=256", "model.vocab=256", "train.batch=4",   "optimizer.lr=3e-4"};
-  } else if (name == "llama") {
-    // 9.6 M parameters: the GPT's width and depth, with a third of its heads for keys and values.
-    own = {"model.kind=llama",  "model.layers=6",  "model.width=384", "model.heads=6",    "model.kv_heads=2",
-           "model.context=256", "model.vocab=256", "train.batch=4",   "optimizer.lr=3e-4"};
-  } else if (name == "resnet18") {
-    // 11,173,962 parameters, 3.3 GFLOP a sample. PyTorch has synchronised BatchNorm for cards alone: beside DDP, both
-    // sides normalise by each rank's own samples.
-    own = {"model.kind=resnet18", "model.image=32",         "model.classes=10",
-           "train.batch=64",      "model.batch_norm=local", "optimizer.lr=1e-5"};
-  } else {
-    refuse("--case {}: there are mlp, gpt, llama and resnet18", name);
-  }
-  own.insert(own.end(), common.begin(), common.end());
-  return own;
+const std::vector<KnownCase>& known_cases() {
+  static const std::vector<KnownCase> cases{
+      // 8,407,050 parameters.
+      {"mlp",
+       "mlp 8x1024",
+       {"model.kind=mlp", "model.layers=8", "model.width=1024", "model.inputs=1024", "model.classes=10",
+        "train.batch=64", "optimizer.lr=1e-4"}},
+      {"gpt",
+       "gpt 10.8M",
+       {"model.kind=gpt", "model.layers=6", "model.width=384", "model.heads=6", "model.context=256", "model.vocab=256",
+        "train.batch=4", "optimizer.lr=3e-4"}},
+      // The GPT's width and depth, with a third of its heads for keys and values.
+      {"llama",
+       "llama 9.6M",
+       {"model.kind=llama", "model.layers=6", "model.width=384", "model.heads=6", "model.kv_heads=2",
+        "model.context=256", "model.vocab=256", "train.batch=4", "optimizer.lr=3e-4"}},
+      // 11,173,962 parameters, 3.3 GFLOP a sample. PyTorch has synchronised BatchNorm for cards alone: beside DDP, both
+      // sides normalise by each rank's own samples.
+      {"resnet18",
+       "resnet18 32x32",
+       {"model.kind=resnet18", "model.image=32", "model.classes=10", "train.batch=64", "model.batch_norm=local",
+        "optimizer.lr=1e-5"},
+       false,
+       true},
+      {"llama-162m",
+       "llama 162M on a card",
+       {"model.kind=llama", "model.layers=12", "model.width=768", "model.heads=12", "model.context=1024",
+        "model.vocab=50304", "model.hidden=2048", "train.batch=16", "optimizer.lr=1e-4"},
+       true,
+       false,
+       2,
+       2e-2},
+      {"resnet50",
+       "resnet50 224x224 on a card",
+       {"model.kind=resnet50", "model.image=224", "model.classes=1000", "train.batch=256", "model.batch_norm=local",
+        "optimizer.lr=1e-5", "data.samples=2048"},
+       true,
+       true,
+       2,
+       2e-2}};
+  return cases;
 }
 
-// For people.
-const char* title_of(const std::string& name) {
-  return name == "mlp" ? "mlp 8x1024" : name == "gpt" ? "gpt 10.8M" : name == "llama" ? "llama 9.6M" : "resnet18 32x32";
+const KnownCase& known_case(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& known : known_cases()) {
+    if (known.name == name) return known;
+    names.push_back(known.name);
+  }
+  refuse("--case {}: there are {}", name, fmt::join(names, ", "));
+}
+
+std::vector<std::string> overrides_of(const KnownCase& known) {
+  std::vector<std::string> all = known.settings;
+  all.insert(all.end(),
+             {"optimizer.schedule=constant", "optimizer.warmup=0", "optimizer.clip=1.0", "checkpoint.every=0",
+              "train.eval_batches=0", "data.validation=0", "data.kind=synthetic", "log.tensorboard=false"});
+  if (known.card) all.insert(all.end(), {"train.device=cuda", "train.precision=bf16"});
+  return all;
 }
 
 const char* const hosts_tool = TRIREME_SOURCE "/tools/hosts.sh";
@@ -79,17 +114,18 @@ class Hosts {
 struct PeerSettings {
   int threads = 1;
   bool channels_last = false;
+  std::string precision = "fp32";  // on a card bf16 throughout, or autocast
 };
 
 class Case {
  public:
   Case(const std::string& name, int ranks, const TrainBenchOptions& options, const fs::path& folder)
-      : name_(name), ranks_(ranks), options_(options), folder_(folder), overrides_(overrides_of(name)) {
+      : known_(known_case(name)), ranks_(ranks), options_(options), folder_(folder), overrides_(overrides_of(known_)) {
     overrides_.push_back(fmt::format("train.steps={}", options.steps));
     config_ = load_config({}, overrides_);
     threads_ = std::max(1, usable_cores() / ranks);
     inputs_ = folder / (name + ".safetensors");
-    if (!fs::exists(inputs_)) write_inputs(config_, file_batches, inputs_);
+    if (!fs::exists(inputs_)) write_inputs(config_, known_.file_batches, inputs_);
     if (options.hosts > 1) {
       launcher_ = {hosts_tool, "run", std::to_string(ranks / options.hosts)};
       overrides_.push_back(fmt::format("train.threads={}", threads_));
@@ -105,32 +141,44 @@ class Case {
       words.insert(words.end(), {"env", "GLOO_SOCKET_IFNAME=eth0", fmt::format("OMP_NUM_THREADS={}", threads)});
     words.insert(words.end(), {options_.python,  TRIREME_SOURCE "/bench/torch_train.py",
                                "--inputs",       inputs_.string(),
-                               "--model",        name_,
+                               "--model",        config_.model.kind == ModelKind::llama ? "llama" : known_.name,
                                "--heads",        std::to_string(config_.model.heads),
                                "--ranks",        std::to_string(ranks_),
                                "--threads",      std::to_string(threads),
                                "--steps",        std::to_string(options_.steps),
-                               "--batches",      std::to_string(file_batches),
+                               "--batches",      std::to_string(known_.file_batches),
                                "--lr",           fmt::format("{}", config_.optimizer.lr),
                                "--weight-decay", fmt::format("{}", config_.optimizer.weight_decay)});
     if (settings.channels_last) words.push_back("--channels-last");
+    if (known_.card) words.insert(words.end(), {"--device", "cuda", "--precision", settings.precision});
     if (options_.hosts > 1) words.insert(words.end(), {"--master", "10.78.0.1"});
     const auto result = run_command(words);
     return {result.at("step_s").get<double>(), result.at("losses").get<std::vector<double>>()};
   }
 
-  // The peer's fastest number of threads and, of images, layout.
+  // What may be best for the peer: threads, on a card instead of them the precision, and of images the layout.
+  std::vector<PeerSettings> choices() const {
+    std::vector<PeerSettings> all;
+    if (known_.card) {
+      for (const auto* precision : {"bf16", "autocast"}) all.push_back({threads_, false, precision});
+    } else {
+      for (int threads = threads_; threads > 0; threads = threads == 1 ? 0 : (threads + 1) / 2)
+        all.push_back({threads});
+    }
+    for (size_t i = 0, count = known_.images ? all.size() : 0; i < count; ++i) {
+      all.push_back(all[i]);
+      all.back().channels_last = true;
+    }
+    return all;
+  }
+
   PeerSettings best_of_peer() {
     PeerSettings best;
     double seconds = std::numeric_limits<double>::infinity();
-    for (int threads = threads_; threads > 0; threads = threads == 1 ? 0 : (threads + 1) / 2) {
-      for (const bool channels_last : {false, true}) {
-        if (channels_last && name_ != "resnet18") continue;
-        const PeerSettings tried{threads, channels_last};
-        const double taken = peer(tried).step_s;
-        if (taken < seconds) best = tried;
-        seconds = std::min(seconds, taken);
-      }
+    for (const auto& tried : choices()) {
+      const double taken = peer(tried).step_s;
+      if (taken < seconds) best = tried;
+      seconds = std::min(seconds, taken);
     }
     return best;
   }
@@ -139,7 +187,7 @@ class Case {
     const auto best = best_of_peer();
     BenchLine line;
     line.bench = "train";
-    line.bench_case = fmt::format("{}, {} rank{}", title_of(name_), ranks_, ranks_ > 1 ? "s" : "");
+    line.bench_case = fmt::format("{}, {} rank{}", known_.title, ranks_, ranks_ > 1 ? "s" : "");
     if (options_.hosts > 1) line.bench_case += fmt::format(" on {} hosts, {}", options_.hosts, options_.rate);
     line.peer_name = ranks_ > 1 ? "PyTorch DDP (Gloo)" : "PyTorch eager";
     line.settings = {{"batch", config_.train.batch},
@@ -148,12 +196,14 @@ class Case {
                      {"steps", options_.steps},
                      {"peer_settings", ranks_ > 1 ? "fused AdamW, static_graph, gradient_as_bucket_view"
                                                   : "fused AdamW, zero_grad(set_to_none)"}};
-    if (name_ == "resnet18") line.settings["peer_layout"] = best.channels_last ? "channels last" : "channels first";
+    if (known_.card) line.settings["peer_precision"] = best.precision;
+    if (known_.images) line.settings["peer_layout"] = best.channels_last ? "channels last" : "channels first";
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", line.bench_case, repeat + 1, options_.repeats);
       const auto mine = ours();
       const auto theirs = peer(best);
-      compare_losses(name_, mine, theirs, std::min<int64_t>(file_batches, options_.steps));
+      compare_losses(known_.name, mine, theirs, std::min<int64_t>(known_.file_batches, options_.steps),
+                     known_.tolerance);
       line.ours.push_back(mine.step_s);
       line.peer.push_back(theirs.step_s);
     }
@@ -161,7 +211,7 @@ class Case {
   }
 
  private:
-  std::string name_;
+  const KnownCase& known_;
   int ranks_;
   const TrainBenchOptions& options_;
   fs::path folder_, inputs_;
@@ -183,12 +233,17 @@ void run_train_bench(const TrainBenchOptions& options, const std::function<void(
   for (const int count : ranks) {
     if (count % options.hosts != 0) refuse("--ranks {}: the same number on each of {} hosts", count, options.hosts);
   }
-  for (const auto& name : cases) overrides_of(name);
+  for (const auto& name : cases) {
+    if (known_case(name).card && !cuda_available()) refuse("--case {} needs a CUDA device, and there is none", name);
+  }
   const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
   make_folder(folder);
   const auto hosts = options.hosts > 1 ? std::make_unique<Hosts>(options.hosts, options.rate) : nullptr;
   for (const auto& name : cases) {
-    for (int count : ranks) each(Case(name, count, options, folder).measure());
+    for (int count : ranks) {
+      if (known_case(name).card && count > 1) continue;  // NCCL, and so DDP, wants a card for each rank
+      each(Case(name, count, options, folder).measure());
+    }
   }
   remove_tree(folder);
 }
