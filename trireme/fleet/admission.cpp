@@ -94,7 +94,9 @@ void Scheduler::submit(const Job& job) {
   demand_ += job.scale;
   record.demand_at_arrival = demand_;
   jobs_.push_back(active);
+  const size_t row = book_.rows().size();
   add_rows(static_cast<int>(jobs_.size()) - 1);
+  jobs_.back().isolated_rate = isolated_rate(row, job.scale);
   jobs_changed_ = true;
 }
 

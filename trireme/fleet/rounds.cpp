@@ -43,11 +43,7 @@ void Scheduler::solve() {
   book_.settle(now_s_ - last_reset_s_);
   last_reset_s_ = now_s_;
   const size_t types = cluster_.types.size();
-  int usable = 0;
-  for (size_t type = 0; type < types; ++type) {
-    view_.types[type].devices = placement_.usable_of(static_cast<int>(type));
-    usable += view_.types[type].devices;
-  }
+  for (size_t type = 0; type < types; ++type) view_.types[type].devices = placement_.usable_of(static_cast<int>(type));
   view_.jobs.resize(jobs_.size());
   view_.throughput.resize(jobs_.size() * types);
   view_.held.resize(jobs_.size() * types);
@@ -64,14 +60,10 @@ void Scheduler::solve() {
                          job.left(),     now_s_ - job.arrival_s,
                          job.isolated_s, job.deadline_at_s - now_s_,
                          job.service_s};
-    // Its own n-th of the cluster, as far as it can use it: W_j / (n s), in all no more than all of its time.
-    const double whole = std::max(1.0, usable / (static_cast<double>(jobs_.size()) * job.scale));
-    job.isolated_rate = 0;
+    job.isolated_rate = isolated_rate(job_rows[place], job.scale);
     for (size_t type = 0; type < types; ++type) {
-      const double rate = book_.rate(job_rows[place], static_cast<int>(type), 0);
-      view_.throughput[place * types + type] = rate;
+      view_.throughput[place * types + type] = book_.rate(job_rows[place], static_cast<int>(type), 0);
       view_.held[place * types + type] = book_.share(job_rows[place], static_cast<int>(type));
-      job.isolated_rate += rate * view_.types[type].devices / (static_cast<double>(jobs_.size()) * job.scale) / whole;
     }
   }
   view_pairs(pair_rows);
@@ -95,6 +87,17 @@ void Scheduler::solve() {
   copy(allocation.paired, pair_rows);
   book_.set_shares(std::move(shares));
   jobs_changed_ = devices_changed_ = false;
+}
+
+// On its own n-th of the cluster, as far as it can use it: W_j / (n s) of each type, in all no more than its whole time.
+double Scheduler::isolated_rate(size_t row, int scale) const {
+  const double among = static_cast<double>(jobs_.size()) * scale;
+  double whole = 0, rate = 0;
+  for (int type = 0; type < static_cast<int>(cluster_.types.size()); ++type) {
+    whole += placement_.usable_of(type) / among;
+    rate += book_.rate(row, type, 0) * placement_.usable_of(type) / among;
+  }
+  return rate / std::max(1.0, whole);
 }
 
 // The policy sees pairs by their first job and then their second; the book holds them by their second.
@@ -164,7 +167,7 @@ void Scheduler::choose(bool only_waiting) {
     int left = placement_.free_of(type);
     if (left == 0 || open == 0) continue;
     wishes_.clear();
-    for (int row_number : book_.order(type, info_.fills_gaps)) {
+    for (int row_number : book_.order(type, info_.fills_gaps, only_waiting ? &taken_ : nullptr)) {
       if (left == 0 || open == 0) break;
       const auto& row = book_.rows()[static_cast<size_t>(row_number)];
       if (row.scale > left || taken_[static_cast<size_t>(row.first)]) continue;

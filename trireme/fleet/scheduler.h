@@ -60,10 +60,11 @@ class Scheduler {
     std::string name, job_type;
     int scale = 1;
     double steps_left = 0, age_s = 0;
-    bool solved = false;       // the policy has seen it
-    std::vector<int> devices;  // that it holds
-    std::string partner;       // with whom it shares them
-    std::vector<OnType> types;
+    bool solved = false;        // the policy has seen it
+    std::vector<int> devices;   // that it holds
+    std::string held_type;      // of these
+    std::string partner;        // with whom it shares them
+    std::vector<OnType> types;  // in the order in which they are handed out
     std::string sentence;
   };
   std::vector<Explanation> explain();
@@ -107,6 +108,7 @@ class Scheduler {
   void choose_type_order();
   void solve_if_due();
   void solve();
+  double isolated_rate(size_t row, int scale) const;
   void view_pairs(std::vector<size_t>& pair_rows);
   void begin_round();
   void fill_idle();
@@ -118,6 +120,7 @@ class Scheduler {
   int running_jobs() const;
   void sample();
   void keep_span(const Lease& lease, const Ended& ended);
+  std::string sentence_about(const Explanation& explanation) const;  // explain.cpp
 
   const Cluster& cluster_;
   const Throughputs& table_;

@@ -97,22 +97,32 @@ const std::vector<int>& ShareBook::without_priority(int type) {
   return list;
 }
 
-const std::vector<int>& ShareBook::order(int type, bool gaps) {
-  if (!lists_valid_) {
-    positive_.assign(static_cast<size_t>(types_), {});
-    no_priority_.assign(static_cast<size_t>(types_), {});
-    sorted_.assign(static_cast<size_t>(types_), 0);
+void ShareBook::sort_into_lists() {
+  positive_.resize(static_cast<size_t>(types_));
+  no_priority_.resize(static_cast<size_t>(types_));
+  sorted_.assign(static_cast<size_t>(types_), 0);
+  for (int type = 0; type < types_; ++type) {
+    auto& positive = positive_[static_cast<size_t>(type)];
+    auto& others = no_priority_[static_cast<size_t>(type)];
+    positive.clear();
+    others.clear();
     for (size_t row = 0; row < rows_.size(); ++row) {
-      for (int t = 0; t < types_; ++t) {
-        if (!can_run(row, t)) continue;
-        const bool has_share = share_[cell(row, t)] > 0;
-        (has_share ? positive_ : no_priority_)[static_cast<size_t>(t)].push_back(static_cast<int>(row));
-      }
+      if (!can_run(row, type)) continue;
+      (share_[cell(row, type)] > 0 ? positive : others).push_back(static_cast<int>(row));
     }
-    lists_valid_ = true;
   }
+  lists_valid_ = true;
+}
+
+const std::vector<int>& ShareBook::order(int type, bool gaps, const std::vector<char>* taken) {
+  if (!lists_valid_) sort_into_lists();
+  const auto is_taken = [&](int row_number) {
+    const auto& row = rows_[static_cast<size_t>(row_number)];
+    return taken && ((*taken)[static_cast<size_t>(row.first)] || (row.shared() && (*taken)[static_cast<size_t>(row.second)]));
+  };
   keys_.clear();
   for (int row : positive_[static_cast<size_t>(type)]) {
+    if (is_taken(row)) continue;
     const size_t at = cell(static_cast<size_t>(row), type);
     keys_.push_back({priority(static_cast<size_t>(row), type), deficit_[at], share_[at], row});
   }

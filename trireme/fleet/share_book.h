@@ -49,8 +49,8 @@ class ShareBook {
   void set_shares(std::vector<double> shares);
 
   // Rows that may run on a type, best first: by priority, deficit, share, and age. Without `gaps` only those with a
-  // positive priority.
-  const std::vector<int>& order(int type, bool gaps);
+  // positive priority; with `taken`, none of jobs that are marked there.
+  const std::vector<int>& order(int type, bool gaps, const std::vector<char>* taken = nullptr);
 
  private:
   struct Key {
@@ -62,6 +62,7 @@ class ShareBook {
   bool can_run(size_t row, int type) const {
     return rates_[0][cell(row, type)] > 0 && (!rows_[row].shared() || rates_[1][cell(row, type)] > 0);
   }
+  void sort_into_lists();
   void append(const Row& row, const double* rates, const double* second_rates, double received);
   const std::vector<int>& without_priority(int type);
 

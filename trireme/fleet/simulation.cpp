@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
-#include "trireme/base/units.h"
 
 namespace trireme::fleet {
 

@@ -74,7 +74,4 @@ class Simulation {
   int64_t window_done_ = 0;  // jobs of the window before this one are done
 };
 
-// A table of several results, one a line.
-std::string table_of(const std::vector<SimulationResult>& results);
-
 }  // namespace trireme::fleet

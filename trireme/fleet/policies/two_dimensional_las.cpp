@@ -43,8 +43,9 @@ class TwoDimensionalLas final : public Policy {
 PolicyEntry two_dimensional_las_policy() {
   return {{.name = "2d-las",
            .aliases = {"tiresias"},
-           .objective = "The least device-time received first, in three queues; durations need not be known",
+           .objective = "The least device-time received first, in three queues; it need not know durations",
            .formula = "by queue of s_m · (time run), at 1 h and 10 h of one device; inside a queue the oldest first",
+           .knows_speeds = true,
            .every_round = true},
           [](uint64_t) -> std::unique_ptr<Policy> { return std::make_unique<TwoDimensionalLas>(); }};
 }
