@@ -107,6 +107,8 @@ servers:
 jobs:
   - {id: mine, type: net, steps: 1e4, scale: 2, weight: 3, owner: vision, deadline_s: 86400, arrival_s: 5}
   - {type: net, steps: 10, arrival_s: 5}
+owners:
+  vision: {weight: 2, inside: fifo}
 throughputs:
   net: {v100: {1: 10, 2: 19}, k80: 3}
   tool: {v100: 4, k80: 1}
@@ -122,6 +124,10 @@ together:
   EXPECT_EQ(jobs[0].name, "mine");
   EXPECT_EQ(jobs[0].owner, "vision");
   EXPECT_EQ(jobs[1].name, "1");
+  const auto owners = read_owners(path);
+  ASSERT_EQ(owners.size(), 1u);
+  EXPECT_EQ(owners[0].weight, 2);
+  EXPECT_TRUE(owners[0].in_order);
   const auto table = read_throughputs(path);
   EXPECT_EQ(table.alone(table.find_kind("net", 2), 0), 19);
   EXPECT_THAT(table.together(table.find_kind("tool", 1), table.find_kind("net", 1), 0), ElementsAre(3, 7));

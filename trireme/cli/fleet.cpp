@@ -60,6 +60,7 @@ fleet::Workload read_workload(const FleetOptions& options, size_t load) {
   }
   if (options.generate.empty()) {
     workload.jobs = fleet::read_jobs(options.trace);
+    workload.owners = fleet::read_owners(options.trace);
     const auto count = static_cast<int64_t>(workload.jobs.size());
     if (workload.window.second > count) refuse("--window {}: {} has {} jobs", options.window, options.trace, count);
     return workload;

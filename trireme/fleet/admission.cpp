@@ -79,9 +79,10 @@ void Scheduler::submit(const Job& job) {
   active.weight = job.weight;
   active.arrival_s = job.arrival_s;
   active.steps = job.steps;
-  const auto owner = std::find(owners_.begin(), owners_.end(), job.owner);
+  const auto owner =
+      std::find_if(owners_.begin(), owners_.end(), [&](const Owner& known) { return known.name == job.owner; });
   active.entity = static_cast<int>(owner - owners_.begin());
-  if (owner == owners_.end()) owners_.push_back(job.owner);
+  if (owner == owners_.end()) owners_.push_back({job.owner});
   rates_.resize(cluster_.types.size());
   double best = 0;
   for (size_t type = 0; type < rates_.size(); ++type) {

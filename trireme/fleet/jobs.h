@@ -18,10 +18,12 @@ std::vector<Job> read_trace(const std::filesystem::path& path);
 
 // A person's: see docs/fleet.md.
 std::vector<Job> read_jobs_yaml(const std::filesystem::path& path);
+std::vector<Owner> read_owners_yaml(const std::filesystem::path& path);  // none when the file names none
 Cluster read_cluster_yaml(const std::filesystem::path& path);
 
 // By the file's name: .yaml and .yml are a person's, all else is a trace.
 std::vector<Job> read_jobs(const std::filesystem::path& path);
+std::vector<Owner> read_owners(const std::filesystem::path& path);  // a trace has none
 
 // The text of a cluster, or the name of a YAML file that describes one.
 Cluster read_cluster(const std::string& text);

@@ -45,6 +45,13 @@ Cluster make_cluster(std::vector<DeviceType> types, const std::vector<ServerGrou
 // "v100=12,p100=12,k80=12": so many servers of one device each. "v100=3x4": three servers of four devices.
 Cluster parse_cluster(const std::string& text);
 
+// Whose jobs they are, where owners share the cluster first and their jobs second.
+struct Owner {
+  std::string name;
+  double weight = 1;
+  bool in_order = false;  // its oldest job first, instead of fairly among its jobs
+};
+
 struct Job {
   int64_t id = 0;    // in the order of arrival
   std::string name;  // what a person calls it; its number when it has no name

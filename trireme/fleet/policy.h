@@ -41,6 +41,12 @@ struct PolicyPair {
   int first = 0, second = 0;  // indices into jobs, first < second
 };
 
+// An owner of jobs, for hierarchical policies: its weight against other owners, and how it divides what it gets.
+struct PolicyEntity {
+  double weight = 1;
+  bool in_order = false;  // its oldest job first, instead of fairly among its jobs
+};
+
 struct ClusterView {
   std::vector<PolicyType> types;  // J of them
   std::vector<PolicyJob> jobs;    // M of them, by id
@@ -48,6 +54,8 @@ struct ClusterView {
   std::vector<PolicyPair> pairs;                             // C of them; empty without space sharing
   std::vector<double> throughput_first, throughput_second;   // [C × J]
   std::vector<double> held;  // [M × J]: the last allocation of the jobs that are still there, or empty
+  std::vector<PolicyEntity> entities;  // by PolicyJob::entity; empty: jobs have no owners
+  bool reference = false;              // --reference: as the original solves it, quirks included
 };
 
 // Shares of time: [M × J] of jobs alone and [C × J] of pairs.

@@ -17,7 +17,7 @@ namespace trireme::fleet {
 
 namespace {
 
-const std::vector<std::string> file_keys = {"types", "servers", "jobs", "throughputs", "together"};
+const std::vector<std::string> file_keys = {"types", "servers", "owners", "jobs", "throughputs", "together"};
 
 // A node and where it stands.
 struct Place {
@@ -250,6 +250,26 @@ std::vector<Job> read_jobs_yaml(const std::filesystem::path& path) {
   return jobs;
 }
 
+std::vector<Owner> read_owners_yaml(const std::filesystem::path& path) {
+  const File file(path);
+  std::vector<Owner> owners;
+  if (!file.has("owners")) return owners;
+  for (const auto& [name, place] : Place{file.name, file.top["owners"], "owners"}.entries()) {
+    Owner owner{name};
+    if (!place.node.IsNull()) {
+      place.allow({"weight", "inside"});
+      if (place.node["weight"]) owner.weight = place.at("weight").number(1e-9);
+      if (place.node["inside"]) {
+        const auto inside = place.at("inside").text();
+        if (inside != "fair" && inside != "fifo") place.at("inside").refuse_it("must be fair or fifo, not " + inside);
+        owner.in_order = inside == "fifo";
+      }
+    }
+    owners.push_back(owner);
+  }
+  return owners;
+}
+
 Throughputs read_throughputs_yaml(const std::filesystem::path& path) {
   const File file(path);
   Throughputs table(file.name);
@@ -266,6 +286,11 @@ Throughputs read_throughputs_yaml(const std::filesystem::path& path) {
 std::vector<Job> read_jobs(const std::filesystem::path& path) {
   const auto ending = path.extension();
   return ending == ".yaml" || ending == ".yml" ? read_jobs_yaml(path) : read_trace(path);
+}
+
+std::vector<Owner> read_owners(const std::filesystem::path& path) {
+  const auto ending = path.extension();
+  return ending == ".yaml" || ending == ".yml" ? read_owners_yaml(path) : std::vector<Owner>();
 }
 
 Cluster read_cluster(const std::string& text) {

@@ -44,6 +44,11 @@ void Scheduler::solve() {
   last_reset_s_ = now_s_;
   const size_t types = cluster_.types.size();
   for (size_t type = 0; type < types; ++type) view_.types[type].devices = placement_.usable_of(static_cast<int>(type));
+  view_.entities.clear();
+  const bool owned = owners_.size() > 1 || (owners_.size() == 1 && !owners_[0].name.empty());
+  for (const auto& owner : owners_) {
+    if (owned) view_.entities.push_back({owner.weight, owner.in_order});
+  }
   view_.jobs.resize(jobs_.size());
   view_.throughput.resize(jobs_.size() * types);
   view_.held.resize(jobs_.size() * types);
@@ -89,7 +94,8 @@ void Scheduler::solve() {
   jobs_changed_ = devices_changed_ = false;
 }
 
-// On its own n-th of the cluster, as far as it can use it: W_j / (n s) of each type, in all no more than its whole time.
+// On its own n-th of the cluster, as far as it can use it: W_j / (n s) of each type, in all no more than its whole
+// time.
 double Scheduler::isolated_rate(size_t row, int scale) const {
   const double among = static_cast<double>(jobs_.size()) * scale;
   double whole = 0, rate = 0;

@@ -25,6 +25,7 @@ Scheduler::Scheduler(const Cluster& cluster, const Throughputs& table, const Sch
   for (size_t type = 0; type < cluster.types.size(); ++type) {
     view_.types.push_back({cluster.types[type].name, 0, cluster.types[type].cost_per_hour});
   }
+  view_.reference = options.reference;
   choose_type_order();
 }
 

@@ -35,6 +35,9 @@ class Scheduler {
   // The cluster and the table, whose columns are the cluster's types, must outlive the scheduler.
   Scheduler(const Cluster& cluster, const Throughputs& table, const SchedulerOptions& options);
 
+  // What is known of owners; others have a weight of 1 and divide fairly.
+  void set_owners(std::vector<Owner> owners) { owners_ = std::move(owners); }
+
   // Waits for the world once, takes in what happened, and starts what is to run now.
   void turn(World& world);
 
@@ -139,7 +142,7 @@ class Scheduler {
   int demand_ = 0;  // devices that all jobs together want
 
   std::vector<Active> jobs_;  // by id
-  std::vector<std::string> owners_;
+  std::vector<Owner> owners_;
   ShareBook book_;
   Placement placement_;
 

@@ -118,7 +118,8 @@ const std::vector<int>& ShareBook::order(int type, bool gaps, const std::vector<
   if (!lists_valid_) sort_into_lists();
   const auto is_taken = [&](int row_number) {
     const auto& row = rows_[static_cast<size_t>(row_number)];
-    return taken && ((*taken)[static_cast<size_t>(row.first)] || (row.shared() && (*taken)[static_cast<size_t>(row.second)]));
+    return taken &&
+           ((*taken)[static_cast<size_t>(row.first)] || (row.shared() && (*taken)[static_cast<size_t>(row.second)]));
   };
   keys_.clear();
   for (int row : positive_[static_cast<size_t>(type)]) {

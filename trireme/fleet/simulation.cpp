@@ -58,6 +58,7 @@ Simulation::Simulation(const Cluster& cluster, const Throughputs& table, const W
   if (options.scheduler.reference && options.failures.any()) {
     refuse("--reference knows no failures of devices: leave out one of the two");
   }
+  scheduler_.set_owners(workload.owners);
   scheduler_.ledger().keep_samples = options.keep_samples;
   scheduler_.ledger().keep_spans = options.keep_spans;
 }

@@ -20,6 +20,7 @@ namespace trireme::fleet {
 // A list of jobs, or the generator's: so many of them, or without end until those of the window are done.
 struct Workload {
   std::vector<Job> jobs;
+  std::vector<Owner> owners;  // of which something is known
   std::optional<JobGenerator::Options> generator;
   int64_t count = 0;                         // of generated jobs; 0: as many as the window needs
   std::pair<int64_t, int64_t> window{0, 0};  // [first, last): whose completion times count; empty: all

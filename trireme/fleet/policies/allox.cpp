@@ -75,7 +75,11 @@ class Allox final : public Policy {
       if (leader == rows || column_of[row] > column_of[leader]) leader = row;
     }
     for (size_t device = 0; device < devices; ++device) {
-      if (first[device] < rows) type_of_[view.jobs[waiting[first[device]]].id] = device_types[device];
+      if (first[device] == rows) continue;
+      const size_t m = waiting[first[device]];
+      const bool runs = view.throughput[m * view.types.size() + device_types[device]] > 0;
+      // The published one also leaves a job for ever on a type where it cannot run.
+      if (runs || view.reference) type_of_[view.jobs[m].id] = device_types[device];
     }
   }
 

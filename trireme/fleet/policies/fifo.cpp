@@ -1,6 +1,6 @@
-// First come, first served. `fifo` knows no speeds and leaves a job where it began; it keeps the quirks of the
-// published one, whose random choice of a type never takes effect: a leaked loop variable always names the last type
-// that has devices left, even when it has too few.
+// First come, first served, blind to speeds: a random type among those with room, and there a job stays. With
+// --reference it keeps the quirks of the published one, whose random choice never takes effect: a leaked loop variable
+// always names the last type that has devices left, even when it has too few.
 #include <algorithm>
 #include <map>
 
@@ -35,12 +35,31 @@ class Fifo final : public Policy {
       index_of[view.jobs[m].id] = m;
       if (!type_of_.contains(view.jobs[m].id)) queue.push_back(m);
     }
-    size_t next = replace_completed(view, index_of, queue, available);
-    place_queue(view, queue, next, available);
+    if (view.reference) {
+      const size_t next = replace_completed(view, index_of, queue, available);
+      place_queue_as_published(view, queue, next, available);
+    } else {
+      std::erase_if(type_of_, [&](const auto& entry) { return !index_of.contains(entry.first); });
+      for (const auto& [id, type] : type_of_) available[type] -= view.jobs[index_of.at(id)].scale;
+      place_queue(view, queue, available);
+    }
     return by_type(view, type_of_);
   }
 
  private:
+  void place_queue(const ClusterView& view, const std::vector<size_t>& queue, std::vector<int>& available) {
+    for (size_t m : queue) {
+      std::vector<size_t> fitting;
+      for (size_t j = 0; j < view.types.size(); ++j) {
+        if (available[j] >= view.jobs[m].scale && view.throughput[m * view.types.size() + j] > 0) fitting.push_back(j);
+      }
+      if (fitting.empty()) return;  // nobody jumps the queue
+      const size_t type = fitting[random_.below(fitting.size())];
+      type_of_[view.jobs[m].id] = type;
+      available[type] -= view.jobs[m].scale;
+    }
+  }
+
   // The head of the queue takes the type of each job that is gone, if it fits beside those that were looked at before.
   size_t replace_completed(const ClusterView& view, const std::map<int64_t, size_t>& index_of,
                            const std::vector<size_t>& queue, std::vector<int>& available) {
@@ -64,8 +83,8 @@ class Fifo final : public Policy {
     return next;
   }
 
-  void place_queue(const ClusterView& view, const std::vector<size_t>& queue, size_t next,
-                   std::vector<int>& available) {
+  void place_queue_as_published(const ClusterView& view, const std::vector<size_t>& queue, size_t next,
+                                std::vector<int>& available) {
     std::vector<size_t> open;  // types with devices left
     for (size_t j = 0; j < view.types.size(); ++j) {
       if (available[j] > 0) open.push_back(j);
