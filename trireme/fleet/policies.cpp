@@ -32,6 +32,14 @@ const std::vector<PolicyEntry>& entries() {
       min_cost_deadlines_packed_policy(),
       strategy_proof_policy(),
       strategy_proof_agnostic_policy(),
+      isolated_policy(),
+      fifo_policy(),
+      fifo_perf_policy(),
+      fifo_packed_policy(),
+      shortest_job_first_policy(),
+      two_dimensional_las_policy(),
+      allox_policy(),
+      gandiva_policy(),
   };
   return table;
 }

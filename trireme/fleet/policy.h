@@ -82,6 +82,7 @@ struct PolicyInfo {
   bool shares_devices = false;  // wants pairs
   bool fills_gaps = true;       // jobs without a share may use devices that nobody else wants
   bool shuffles_types = false;  // --reference: types are visited in random order
+  bool every_round = false;     // its answer changes with time alone: it is asked at every round
 };
 
 // All policies that there are, in the order in which a person reads of them.
