@@ -111,8 +111,9 @@ void InteriorPoint::add_columns() {
                             problem_.value_first[place] * row_scale_[first],
                             problem_.value_second[place] * row_scale_[second],
                             1,
+                            1,
                             problem_.scale[first]};
-      if (first == second) column.second = -1, column.value_first += column.value_second, column.time = 2;
+      if (first == second) column.second = -1, column.value_first += column.value_second, column.time_first = 2;
       add(column, jobs * types + place, problem_.pair_copies(p), costly ? problem_.costs[0].paired[place] : 0);
     }
   }
@@ -129,7 +130,7 @@ void InteriorPoint::start() {
   for (size_t k = 0; k < x_.size(); ++k) {
     const auto& column = matrix_.columns[k];
     crowd[column.type] += weight_x_[k] * column.devices;
-    members[column.first] += weight_x_[k] * column.time / problem_.copies(column.first);
+    members[column.first] += weight_x_[k] * column.time_first / problem_.copies(column.first);
     if (column.second >= 0) members[column.second] += weight_x_[k] / problem_.copies(column.second);
   }
   for (size_t k = 0; k < x_.size(); ++k) {

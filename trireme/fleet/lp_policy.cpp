@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/fleet/lp_center.h"
+#include "trireme/fleet/lp_embedding.h"
 
 namespace trireme::fleet {
 
@@ -142,10 +143,13 @@ ShareProblem::Cost tie_costs(const ClusterView& view, const ShareProblem& proble
 ShareSolution ShareSolver::solve(const ClusterView& view, const ShareProblem& problem) {
   if (view.reference) {
     const Pool pool(problem);
-    auto center = center_of_optima(pool.problem());
-    if (!center.feasible)
+    auto solution = problem.curved ? center_of_optima(pool.problem()) : embedded_optimum(pool.problem());
+    // Where the optima have hardly any inside, the more careful of the two still finds it.
+    if (!solution.feasible) solution = center_of_optima(pool.problem());
+    if (!solution.feasible) {
       fail("the interior-point method found no optimum for {} jobs on {} types", problem.jobs, problem.types);
-    return pool.spread(center);
+    }
+    return pool.spread(solution);
   }
   if (problem.pairs.empty()) return prices_.solve(problem);
   const Pool pool(problem);
