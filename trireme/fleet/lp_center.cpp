@@ -96,7 +96,7 @@ void InteriorPoint::add_columns() {
   for (size_t m = 0; m < jobs; ++m) {
     for (size_t j = 0; j < types; ++j) {
       const size_t place = m * types + j;
-      add({static_cast<int>(m), -1, static_cast<int>(j), problem_.value[place] * row_scale_[m], 0, 1,
+      add({static_cast<int>(m), -1, static_cast<int>(j), problem_.value[place] * row_scale_[m], 0, 1, 0,
            problem_.scale[m]},
           place, problem_.copies(m), costly ? problem_.costs[0].alone[place] : 0);
     }
