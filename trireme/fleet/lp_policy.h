@@ -31,19 +31,23 @@ ShareProblem share_problem(const ClusterView& view, const std::vector<double>& s
 // Whether the job has a type to run on.
 bool can_run(const ShareProblem& problem, size_t job);
 
-// How ties are broken: least migration (time on types where the job holds nothing, unless it holds nothing at all),
-// then most throughput (each job's against its fastest), then by a number made of the job's id.
+// How ties are broken: most throughput (each job's against its fastest), then least migration (time on types where the
+// job holds nothing, unless it holds nothing at all), then by a number made of the job's id.
 ShareProblem::Cost tie_costs(const ClusterView& view, const ShareProblem& problem);
 
 // Answers ShareProblems of one policy, one after the other: without pairs the price solver; with pairs Clp, for pools
-// of alike jobs; in --reference the methods that end inside the optima, as the published policies' solver does.
+// of alike jobs; in --reference the methods that end inside the optima, as the published policies' solver does. To a
+// policy that is agnostic of types they all look alike, and a corner of the optima would tie a job to one of them by
+// chance: it gets the centre, where every job visits all of them.
 class ShareSolver {
  public:
+  explicit ShareSolver(Speeds speeds) : speeds_(speeds) {}
   ShareSolution solve(const ClusterView& view, const ShareProblem& problem);
   // A level, or whether demands can be met, without the rest.
   ShareSolution level_of(const ShareProblem& problem);
 
  private:
+  const Speeds speeds_;
   PriceSolver prices_, level_prices_;
   ClpShareSolver programs_, level_programs_;
 };

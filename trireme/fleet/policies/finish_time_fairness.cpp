@@ -95,7 +95,7 @@ class FinishTimeFairness final : public Policy {
   }
 
   const Speeds speeds_;
-  ShareSolver solver_;
+  ShareSolver solver_{speeds_};
   std::map<int64_t, Known> known_;
 };
 

@@ -45,7 +45,7 @@ class Makespan final : public Policy {
 
  private:
   const Speeds speeds_;
-  ShareSolver solver_;
+  ShareSolver solver_{speeds_};
 };
 
 const char* const formula = "min T subject to thr(m,X) ≥ S_m/T";

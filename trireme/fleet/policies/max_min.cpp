@@ -26,7 +26,7 @@ class MaxMin final : public Policy {
 
  private:
   const Speeds speeds_;
-  ShareSolver solver_;
+  ShareSolver solver_{speeds_};
 };
 
 const char* const formula = "max_X min_m s_m·thr(m,X) / (w_m·thr(m,X_prop)), X_prop_mj = W_j/ΣW";

@@ -66,7 +66,7 @@ class Throughput final : public Policy {
 
   const Speeds speeds_;
   const bool by_cost_, keeps_deadlines_;
-  ShareSolver solver_;
+  ShareSolver solver_{speeds_};
 };
 
 template <bool by_cost, bool keeps_deadlines>

@@ -27,7 +27,7 @@ class WaterFilling final : public Policy {
     for (size_t m = 0; m < problem.jobs; ++m) rising[m] = can_run(problem, m);
     while (rise(view, problem, rising)) {
     }
-    problem.raises_level = view.reference;
+    problem.raises_level = in_the_middle(view);
     problem.costs = {tie_costs(view, problem)};
     return to_allocation(solver_.solve(view, problem));
   }
@@ -64,6 +64,8 @@ class WaterFilling final : public Policy {
     return result;
   }
 
+  bool in_the_middle(const ClusterView& view) const { return view.reference || speeds_ != Speeds::known; }
+
   // One rise: the level goes up as far as it can, and those who hold it back are frozen. Whether somebody still rises.
   bool rise(const ClusterView& view, ShareProblem& problem, std::vector<uint8_t>& rising) {
     const auto any = [&] { return std::any_of(rising.begin(), rising.end(), [](uint8_t each) { return each; }); };
@@ -77,9 +79,9 @@ class WaterFilling final : public Policy {
       if (weight[m] > 0 && solution.pressure[m] > 0) rising[m] = 0, frozen = true;
     }
     for (size_t m = 0; m < problem.jobs && !frozen; ++m) rising[m] &= weight[m] <= 0;
-    // In --reference the centre of the last rise is asked for, not only what it reached.
-    if (view.reference && !any()) return false;
-    const double rounding = view.reference ? 1e-4 : problem.pairs.empty() ? 1e-10 : 1e-8;
+    // Where the centre is asked for, it is that of the last rise, and what is frozen must leave it an inside.
+    if (in_the_middle(view) && !any()) return false;
+    const double rounding = in_the_middle(view) ? 1e-4 : problem.pairs.empty() ? 1e-10 : 1e-8;
     for (size_t m = 0; m < problem.jobs; ++m) {
       problem.base[m] += std::max(0.0, solution.level) * problem.gain[m] * (1 - rounding);
     }
@@ -87,7 +89,7 @@ class WaterFilling final : public Policy {
   }
 
   const Speeds speeds_;
-  ShareSolver solver_;
+  ShareSolver solver_{speeds_};
 };
 
 const char* const formula =
