@@ -51,7 +51,8 @@ std::vector<Column> columns_of(const std::vector<ReportEntry>& entries) {
     columns.push_back(
         {"not run", [](const ReportEntry& e) { return std::to_string(e.result.rejected + e.result.dropped); }});
   }
-  columns.push_back({"solver", [](const ReportEntry& e) { return human_seconds(e.result.ledger.solver_s); }});
+  columns.push_back(
+      {"solver", [](const ReportEntry& e) { return fmt::format("{:>9}", human_seconds(e.result.ledger.solver_s)); }});
   return columns;
 }
 

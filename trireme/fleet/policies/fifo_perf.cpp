@@ -32,13 +32,14 @@ class FifoPerf final : public Policy {
       size_t best = types;
       for (size_t j = 0; j < types; ++j) {
         if (available[j] < scale || available[j] == 0) continue;
+        if (!view.reference && !(rates[j] > 0)) continue;
         if (best == types || rates[j] > rates[best]) best = j;
       }
       if (best == types) {
         ++next;  // the published one takes it from the queue before it stops
         break;
       }
-      if (!(rates[best] > 0)) continue;
+      if (!(rates[best] > 0)) continue;  // so the published one lets the next jump the queue
       allocation.alone[next * types + best] = 1;
       available[best] -= scale;
       left -= scale;
