@@ -19,5 +19,27 @@ PolicyEntry shortest_job_first_policy();
 PolicyEntry two_dimensional_las_policy();
 PolicyEntry allox_policy();
 PolicyEntry gandiva_policy();
+PolicyEntry max_min_policy();
+PolicyEntry max_min_agnostic_policy();
+PolicyEntry max_min_packed_policy();
+PolicyEntry water_filling_policy();
+PolicyEntry water_filling_agnostic_policy();
+PolicyEntry water_filling_packed_policy();
+PolicyEntry finish_time_fairness_policy();
+PolicyEntry finish_time_fairness_agnostic_policy();
+PolicyEntry finish_time_fairness_packed_policy();
+PolicyEntry makespan_policy();
+PolicyEntry makespan_agnostic_policy();
+PolicyEntry makespan_packed_policy();
+PolicyEntry max_throughput_policy();
+PolicyEntry max_throughput_agnostic_policy();
+PolicyEntry max_throughput_packed_policy();
+PolicyEntry min_cost_policy();
+PolicyEntry min_cost_agnostic_policy();
+PolicyEntry min_cost_packed_policy();
+PolicyEntry min_cost_deadlines_policy();
+PolicyEntry min_cost_deadlines_packed_policy();
+PolicyEntry strategy_proof_policy();
+PolicyEntry strategy_proof_agnostic_policy();
 
 }  // namespace trireme::fleet

@@ -18,15 +18,15 @@ namespace trireme::fleet {
 
 // A job as a policy sees it at one moment.
 struct PolicyJob {
-  int64_t id = 0;          // ids are given in the order of arrival
-  int scale = 1;           // s_m: devices that it takes at once
-  double weight = 1;       // priority
-  int entity = 0;          // its owner, for hierarchical policies
-  double steps_left = 0;   // S_m
-  double age_s = 0;        // t_m: since its arrival
-  double isolated_s = 0;   // I_m: what its steps so far would have taken on its own share of the cluster
+  int64_t id = 0;         // ids are given in the order of arrival
+  int scale = 1;          // s_m: devices that it takes at once
+  double weight = 1;      // priority
+  int entity = 0;         // its owner, for hierarchical policies
+  double steps_left = 0;  // S_m
+  double age_s = 0;       // t_m: since its arrival
+  double isolated_s = 0;  // I_m: what its steps so far would have taken on its own share of the cluster
   double deadline_s = std::numeric_limits<double>::infinity();  // from now
-  double service_s = 0;    // device-seconds received
+  double service_s = 0;                                         // device-seconds received
 };
 
 struct PolicyType {
@@ -48,12 +48,12 @@ struct PolicyEntity {
 };
 
 struct ClusterView {
-  std::vector<PolicyType> types;  // J of them
-  std::vector<PolicyJob> jobs;    // M of them, by id
-  std::vector<double> throughput;                            // [M × J]: T_mj alone; 0 = cannot run there
-  std::vector<PolicyPair> pairs;                             // C of them; empty without space sharing
-  std::vector<double> throughput_first, throughput_second;   // [C × J]
-  std::vector<double> held;  // [M × J]: the last allocation of the jobs that are still there, or empty
+  std::vector<PolicyType> types;                            // J of them
+  std::vector<PolicyJob> jobs;                              // M of them, by id
+  std::vector<double> throughput;                           // [M × J]: T_mj alone; 0 = cannot run there
+  std::vector<PolicyPair> pairs;                            // C of them; empty without space sharing
+  std::vector<double> throughput_first, throughput_second;  // [C × J]
+  std::vector<double> held;            // [M × J]: the last allocation of the jobs that are still there, or empty
   std::vector<PolicyEntity> entities;  // by PolicyJob::entity; empty: jobs have no owners
   bool reference = false;              // --reference: as the original solves it, quirks included
 };
@@ -78,11 +78,11 @@ struct PolicyInfo {
   std::vector<std::string> aliases;  // the names of the reference: max_min_fairness, …
   std::string objective;             // in words
   std::string formula;
-  bool knows_speeds = false;   // uses T_mj as it is; agnostic ones replace it
-  bool shares_devices = false; // wants pairs
-  bool fills_gaps = true;      // jobs without a share may use devices that nobody else wants
-  bool shuffles_types = false; // --reference: types are visited in random order
-  bool every_round = false;    // its answer changes with time alone: it is asked at every round
+  bool knows_speeds = false;    // uses T_mj as it is; agnostic ones replace it
+  bool shares_devices = false;  // wants pairs
+  bool fills_gaps = true;       // jobs without a share may use devices that nobody else wants
+  bool shuffles_types = false;  // --reference: types are visited in random order
+  bool every_round = false;     // its answer changes with time alone: it is asked at every round
 };
 
 // All policies that there are, in the order in which a person reads of them.
