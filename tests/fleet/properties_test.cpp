@@ -139,7 +139,7 @@ RC_GTEST_PROP(WaterFilling, WastesNothing, (uint64_t seed)) {
     if (random.below(2)) view.entities = {{1, false}, {2, random.below(2) == 0}, {1.5, false}};
     const auto allocation = make_policy("water-filling", 0)->allocate(view);
     RC_ASSERT(violation(view, allocation) <= 1e-9);
-    RC_ASSERT(waste(view, allocation) <= 1e-6 * static_cast<double>(view.jobs.size()));
+    RC_ASSERT(waste(view, allocation) <= 1e-4);  // the 1e-9 that waste() takes from some may be worth more to others
   }
 }
 
@@ -168,8 +168,8 @@ RC_GTEST_PROP(AllPolicies, ObeyTheRules, (uint64_t seed)) {
       for (auto& job : view.jobs) job.scale = 1;  // it takes no others
     }
     auto policy = make_policy(info.name, seed);
-    RC_ASSERT(violation(view, policy->allocate(view)) <= (view.reference ? 1e-5 : 1e-8));
-    RC_ASSERT(violation(view, policy->allocate(view)) <= (view.reference ? 1e-5 : 1e-8));
+    RC_ASSERT(violation(view, policy->allocate(view)) <= 1e-8);
+    RC_ASSERT(violation(view, policy->allocate(view)) <= 1e-8);
     RC_ASSERT(policy->allocate(ClusterView{view.types}).alone.empty());
   }
 }
@@ -209,7 +209,7 @@ RC_GTEST_PROP(Center, HasTheSameLevelAndIsInside, (uint64_t seed)) {
     const auto center = pool.spread(center_of_optima(pool.problem())), direct = center_of_optima(problem);
     RC_ASSERT(center.feasible);
     const double level = PriceSolver().solve(problem).level;
-    RC_ASSERT(std::abs(center.level - level) <= 1e-3 * level);
+    RC_ASSERT(std::abs(center.level - level) <= 3e-3 * std::max(1.0, level));
     RC_ASSERT(violation(view, as_allocation(center)) <= 1e-5);
     RC_ASSERT(largest_difference(center.alone, direct.alone) <= 1e-2);  // a pool has the centre of its jobs
   }

@@ -9,7 +9,7 @@ namespace trireme::fleet {
 
 namespace {
 
-constexpr double improves = 1e-10;   // a reduced cost below minus this
+constexpr double improves = 1e-12;   // a reduced cost below minus this, to begin with
 constexpr double moves = 1e-9;       // a rate that counts in the ratio test
 constexpr double slackness = 1e-12;  // amounts may fall that far below 0 for a better pivot
 constexpr int64_t stalls_at = 400;   // steps of length 0 in a row before columns are taken at random
@@ -78,7 +78,7 @@ int BlockBasis::entering_of(int job) const {
   const double* uses = &usage[job * types];
   const double* costs = cost ? cost + job * types : nullptr;
   const uint8_t* shut = &closed[job * (types + 2)];
-  double best = -improves;
+  double best = -threshold_;
   int entering = -1;
   for (size_t j = 0; j < types; ++j) {
     const double reduced = (costs ? costs[j] : 0) + price[j] * uses[j] - time_price - value_price * values[j];
@@ -354,18 +354,23 @@ void BlockBasis::step(int job, int column) {
 }
 
 void BlockBasis::optimize(const std::vector<int>& candidates) {
-  const int64_t most = steps + 2000 + 200 * static_cast<int64_t>(candidates.size() + types);
+  const int64_t before = steps, usual = 1000 + 20 * static_cast<int64_t>(candidates.size() + types);
   uint64_t random = 1;
+  threshold_ = improves;
   for (bool changed = true; changed;) {
     changed = false;
+    // Where steps of length 0 pile up, or gains are no more than rounding, only larger gains count.
+    threshold_ =
+        std::min(1e-8, improves * std::pow(10.0, static_cast<double>((steps - before) / usual + stalled_ / stalls_at)));
+    if (steps - before > 20 * usual) fail("the price solver did not come to an end after {} steps", steps);
     for (int j = 0; j < idle(); ++j) {
-      if (price[j] < -improves && !tight[j]) step(slack_job, j), changed = true;
+      if (price[j] < -threshold_ && !tight[j]) step(slack_job, j), changed = true;
     }
     for (int job : candidates) {
-      // Where steps of length 0 pile up, skipping jobs at random leaves every cycle.
+      // Skipping jobs at random leaves every cycle.
       random = random * 6364136223846793005u + 1442695040888963407u;
       if (stalled_ > stalls_at && (random >> 62) != 0) {
-        changed = true;
+        changed |= entering_of(job) >= 0;
         continue;
       }
       for (int turn = 0; turn < 4; ++turn) {
@@ -376,7 +381,6 @@ void BlockBasis::optimize(const std::vector<int>& candidates) {
         changed = true;
       }
     }
-    if (steps > most) fail("the price solver did not come to an end after {} steps", steps);
   }
 }
 

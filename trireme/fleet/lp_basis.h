@@ -99,6 +99,7 @@ class BlockBasis {
   std::vector<double> inverse_, amounts_, used_, moved_, column_, scratch_;
   bool stretched_to_limit_ = false;
   int64_t stalled_ = 0;
+  double threshold_ = 1e-12;  // what a column must gain to come in
 };
 
 }  // namespace trireme::fleet

@@ -96,7 +96,7 @@ void InteriorPoint::add_columns() {
   for (size_t m = 0; m < jobs; ++m) {
     for (size_t j = 0; j < types; ++j) {
       const size_t place = m * types + j;
-      add({static_cast<int>(m), -1, static_cast<int>(j), problem_.value[place] * row_scale_[m], 0, 1,
+      add({static_cast<int>(m), -1, static_cast<int>(j), problem_.value[place] * row_scale_[m], 0, 1, 0,
            problem_.scale[m]},
           place, problem_.copies(m), costly ? problem_.costs[0].alone[place] : 0);
     }
@@ -111,8 +111,9 @@ void InteriorPoint::add_columns() {
                             problem_.value_first[place] * row_scale_[first],
                             problem_.value_second[place] * row_scale_[second],
                             1,
+                            1,
                             problem_.scale[first]};
-      if (first == second) column.second = -1, column.value_first += column.value_second, column.time = 2;
+      if (first == second) column.second = -1, column.value_first += column.value_second, column.time_first = 2;
       add(column, jobs * types + place, problem_.pair_copies(p), costly ? problem_.costs[0].paired[place] : 0);
     }
   }
@@ -129,7 +130,7 @@ void InteriorPoint::start() {
   for (size_t k = 0; k < x_.size(); ++k) {
     const auto& column = matrix_.columns[k];
     crowd[column.type] += weight_x_[k] * column.devices;
-    members[column.first] += weight_x_[k] * column.time / problem_.copies(column.first);
+    members[column.first] += weight_x_[k] * column.time_first / problem_.copies(column.first);
     if (column.second >= 0) members[column.second] += weight_x_[k] / problem_.copies(column.second);
   }
   for (size_t k = 0; k < x_.size(); ++k) {

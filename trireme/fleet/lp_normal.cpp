@@ -45,10 +45,10 @@ void ShareMatrix::add_product(const std::vector<double>& x, std::vector<double>&
   for (size_t k = 0; k < columns.size(); ++k) {
     const auto& column = columns[k];
     result[2 * column.first] -= column.value_first * x[k];
-    result[2 * column.first + 1] += column.time * x[k];
+    result[2 * column.first + 1] += column.time_first * x[k];
     if (column.second >= 0) {
       result[2 * column.second] -= column.value_second * x[k];
-      result[2 * column.second + 1] += x[k];
+      result[2 * column.second + 1] += column.time_second * x[k];
     }
     result[2 * jobs + column.type] += column.devices * x[k];
   }
@@ -56,9 +56,10 @@ void ShareMatrix::add_product(const std::vector<double>& x, std::vector<double>&
 
 double ShareMatrix::column_product(size_t k, const std::vector<double>& y) const {
   const auto& column = columns[k];
-  double sum = column.time * y[2 * column.first + 1] - column.value_first * y[2 * column.first] +
+  double sum = column.time_first * y[2 * column.first + 1] - column.value_first * y[2 * column.first] +
                column.devices * y[2 * jobs + column.type];
-  if (column.second >= 0) sum += y[2 * column.second + 1] - column.value_second * y[2 * column.second];
+  if (column.second >= 0)
+    sum += column.time_second * y[2 * column.second + 1] - column.value_second * y[2 * column.second];
   return sum;
 }
 
@@ -78,7 +79,7 @@ void NormalMatrix::gather(const std::vector<double>& column_weight, const std::v
     const auto& column = matrix_.columns[k];
     const double weight = column_weight[k];
     const int rows[4] = {2 * column.first, 2 * column.first + 1, 2 * column.second, 2 * column.second + 1};
-    const double factors[4] = {-column.value_first, column.time, -column.value_second, 1};
+    const double factors[4] = {-column.value_first, column.time_first, -column.value_second, column.time_second};
     const int count = column.second >= 0 ? 4 : 2;
     double* across = &across_[column.type * inner_];
     for (int a = 0; a < count; ++a) across[rows[a]] += weight * factors[a] * column.devices;
@@ -89,8 +90,8 @@ void NormalMatrix::gather(const std::vector<double>& column_weight, const std::v
       // one column outweighs all others.
       double* determinant = &determinants_[column.first];
       for (size_t before = k; before-- > 0 && matrix_.columns[before].first == column.first;) {
-        const double cross =
-            column.time * matrix_.columns[before].value_first - column.value_first * matrix_.columns[before].time;
+        const double cross = column.time_first * matrix_.columns[before].value_first -
+                             column.value_first * matrix_.columns[before].time_first;
         *determinant += weight * column_weight[before] * cross * cross;
       }
       block[0] += weight * factors[0] * factors[0];

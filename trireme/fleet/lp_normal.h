@@ -12,7 +12,7 @@ namespace trireme::fleet {
 struct ShareColumn {
   int first = 0, second = -1, type = 0;  // second: -1 for a job alone
   double value_first = 0, value_second = 0;
-  double time = 1;  // in the row of `first`: 2 for a pair of a pool's own jobs
+  double time_first = 1, time_second = 0;  // in the jobs' rows of time
   double devices = 1;
 };
 

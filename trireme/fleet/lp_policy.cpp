@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/fleet/lp_center.h"
+#include "trireme/fleet/lp_embedding.h"
 
 namespace trireme::fleet {
 
@@ -19,6 +20,35 @@ double identity_number(int64_t id, size_t type) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1p-53;
+}
+
+// Shares that exceed a job's time or a type's devices by rounding are scaled down to them. Whether it was rounding.
+bool keep_rules(const ShareProblem& problem, ShareSolution& solution) {
+  if (!solution.feasible) return false;
+  const size_t types = problem.types;
+  std::vector<double> time(problem.jobs, 0), used(types, 0);
+  for (size_t i = 0; i < solution.alone.size(); ++i) {
+    time[i / types] += solution.alone[i] / problem.copies(i / types);
+    used[i % types] += solution.alone[i] * problem.scale[i / types];
+  }
+  for (size_t i = 0; i < solution.paired.size(); ++i) {
+    const auto [first, second] = problem.pairs[i / types];
+    for (int job : {first, second}) time[job] += solution.paired[i] / problem.copies(job);
+    used[i % types] += solution.paired[i] * problem.scale[first];
+  }
+  double excess = 1;
+  for (double& each : time) excess = std::max(excess, each = std::max(1.0, each));
+  for (size_t j = 0; j < types; ++j) {
+    if (problem.capacity[j] > 0) excess = std::max(excess, used[j] = std::max(1.0, used[j] / problem.capacity[j]));
+  }
+  if (excess > 1.001) return false;
+  for (size_t i = 0; i < solution.alone.size(); ++i)
+    solution.alone[i] /= time[i / types] * std::max(1.0, used[i % types]);
+  for (size_t i = 0; i < solution.paired.size(); ++i) {
+    const auto [first, second] = problem.pairs[i / types];
+    solution.paired[i] /= std::max(time[first], time[second]) * std::max(1.0, used[i % types]);
+  }
+  return true;
 }
 
 double total_devices(const ClusterView& view) {
@@ -142,10 +172,13 @@ ShareProblem::Cost tie_costs(const ClusterView& view, const ShareProblem& proble
 ShareSolution ShareSolver::solve(const ClusterView& view, const ShareProblem& problem) {
   if (view.reference) {
     const Pool pool(problem);
-    auto center = center_of_optima(pool.problem());
-    if (!center.feasible)
+    auto solution = problem.curved ? center_of_optima(pool.problem()) : embedded_optimum(pool.problem());
+    // Where the optima have hardly any inside, the more careful of the two still finds it.
+    if (!keep_rules(pool.problem(), solution)) solution = center_of_optima(pool.problem());
+    if (!keep_rules(pool.problem(), solution)) {
       fail("the interior-point method found no optimum for {} jobs on {} types", problem.jobs, problem.types);
-    return pool.spread(center);
+    }
+    return pool.spread(solution);
   }
   if (problem.pairs.empty()) return prices_.solve(problem);
   const Pool pool(problem);

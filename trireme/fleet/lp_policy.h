@@ -36,7 +36,7 @@ bool can_run(const ShareProblem& problem, size_t job);
 ShareProblem::Cost tie_costs(const ClusterView& view, const ShareProblem& problem);
 
 // Answers ShareProblems of one policy, one after the other: without pairs the price solver; with pairs Clp, for pools
-// of alike jobs; in --reference the centre of the optima.
+// of alike jobs; in --reference the methods that end inside the optima, as the published policies' solver does.
 class ShareSolver {
  public:
   ShareSolution solve(const ClusterView& view, const ShareProblem& problem);

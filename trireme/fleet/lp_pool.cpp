@@ -84,6 +84,7 @@ void Pool::sum_up(const ShareProblem& problem) {
   const size_t classes = pooled_.jobs, pairs = pooled_.pairs.size();
   pooled_.capacity = problem.capacity;
   pooled_.raises_level = problem.raises_level;
+  pooled_.curved = problem.curved;
   pooled_.scale.resize(classes);
   pooled_.base.resize(classes);
   pooled_.gain.resize(classes);

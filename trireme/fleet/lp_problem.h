@@ -21,6 +21,9 @@ struct ShareProblem {
   std::vector<double> base, gain;  // [M]: r_m, g_m ≥ 0
   bool raises_level = true;        // whether there is an L
 
+  // r and g are those of a curve at its optimum: --reference then wants the centre of what is as good.
+  bool curved = false;
+
   // Costs, each minimised among the optima of all before it: [M × J], and [C × J] of pairs.
   struct Cost {
     std::vector<double> alone, paired;

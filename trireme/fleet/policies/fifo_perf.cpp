@@ -104,7 +104,7 @@ class FifoPerf final : public Policy {
 PolicyEntry fifo_perf_policy() {
   return {{.name = "fifo-perf",
            .aliases = {"fifo_perf"},
-           .objective = "First come, first served, each on the type that is fastest for it",
+           .objective = "first come, first served, each on the type that is fastest for it",
            .formula = "X_mj = 1 on argmax_j T_mj among types with s_m devices left, oldest first",
            .knows_speeds = true,
            .fills_gaps = false},

@@ -28,6 +28,7 @@ class FinishTimeFairness final : public Policy {
     const auto alone_s = times_alone(view, isolated_speeds(view, speeds));
     auto problem = share_problem(view, speeds, std::vector<double>(view.jobs.size(), 1));
     demand(view, problem, alone_s, least_ratio(view, problem, alone_s));
+    problem.curved = true;
     problem.costs = {tie_costs(view, problem)};
     return to_allocation(solver_.solve(view, problem));
   }
