@@ -17,6 +17,9 @@ namespace {
 // numbers; AlloX's assignment is not unique, but its ties are broken as SciPy does.
 const std::set<std::string> exact = {"fifo", "fifo_perf", "fifo_packed", "isolated", "allox", "gandiva"};
 
+// Linear programs have many optima, and which one a solver finds moves the mean by so much.
+double tolerance(size_t jobs) { return jobs <= 20 ? 0.04 : 0.025; }
+
 double relative(double found, double expected) { return std::abs(found - expected) / expected; }
 
 void print_heading() {
@@ -62,7 +65,6 @@ TEST(Parity, EveryTraceAndPolicyOfTheReference) {
   print_heading();
   int compared = 0;
   for (const auto& one : trace_cases()) {
-    if (!exact.contains(one.policy)) continue;
     Workload workload;
     workload.jobs = read_trace(data_file("traces/" + one.trace + ".trace"));
     const auto cluster = published_cluster(one.cluster);
@@ -93,11 +95,11 @@ TEST(Parity, EveryTraceAndPolicyOfTheReference) {
           100.0 * static_cast<double>(result.ledger.leases_extended) / static_cast<double>(result.ledger.lease_chances);
       EXPECT_NEAR(extended, line["lease_ext_pct"], 1e-9) << one.file;
     } else {
-      EXPECT_LE(relative(result.mean_jct_s, mean_s), times.size() == 20 ? 0.04 : 0.025) << one.file;
+      EXPECT_LE(relative(result.mean_jct_s, mean_s), tolerance(times.size())) << one.file;
     }
     ++compared;
   }
-  EXPECT_EQ(compared, 14);
+  EXPECT_EQ(compared, 36);
 }
 
 TEST(Parity, GeneratedExperiments) {
@@ -108,7 +110,6 @@ TEST(Parity, GeneratedExperiments) {
     const auto line = nlohmann::json::parse(text);
     if (!line["trace"].is_null() || line["solver"] != "ECOS") continue;
     const std::string policy = line["policy"], counts = line["cluster"];
-    if (!exact.contains(policy)) continue;
     Workload workload;
     workload.generator = JobGenerator::Options{line["lam"], line["seed"], line["multi"]};
     workload.window = {line["window"][0], line["window"][1]};
@@ -126,11 +127,11 @@ TEST(Parity, GeneratedExperiments) {
       EXPECT_LE(relative(result.p95_jct_s, line["p95"]), 1e-6) << text;
       EXPECT_LE(relative(result.utilisation, line["utilization"]), 1e-6) << text;
     } else {
-      EXPECT_LE(relative(result.mean_jct_s, mean_s), 0.025) << text;
+      EXPECT_LE(relative(result.mean_jct_s, mean_s), tolerance(result.counted.size())) << text;
     }
     ++compared;
   }
-  EXPECT_EQ(compared, 7);
+  EXPECT_GE(compared, 20);
 }
 
 // Who ran where in the first 200 rounds, device by device.

@@ -55,7 +55,7 @@ const PolicyEntry& entry(std::string_view name) {
     names.insert(names.end(), info.aliases.begin(), info.aliases.end());
   }
   const auto meant = nearest(std::string(name), names);
-  refuse("unknown policy {}{}; trireme fleet policies lists them", name,
+  refuse("unknown policy {}{} (trireme fleet policies lists them)", name,
          meant.empty() ? "" : fmt::format(", did you mean {}?", meant));
 }
 

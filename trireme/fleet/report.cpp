@@ -51,7 +51,8 @@ std::vector<Column> columns_of(const std::vector<ReportEntry>& entries) {
     columns.push_back(
         {"not run", [](const ReportEntry& e) { return std::to_string(e.result.rejected + e.result.dropped); }});
   }
-  columns.push_back({"solver", [](const ReportEntry& e) { return human_seconds(e.result.ledger.solver_s); }});
+  columns.push_back(
+      {"solver", [](const ReportEntry& e) { return fmt::format("{:>9}", human_seconds(e.result.ledger.solver_s)); }});
   return columns;
 }
 
@@ -149,6 +150,21 @@ std::string who_ran_where(const ReportEntry& entry, const Cluster& cluster) {
   return chart.svg() + note;
 }
 
+// How many times shorter than under the first policy, load by load.
+std::string gains(const Chart& times) {
+  if (times.curves.size() < 2) return "";
+  Chart chart{"Gain over " + times.curves[0].name, times.x_label, "times shorter", false, false, {}};
+  const auto& first = times.curves[0].points;
+  for (size_t i = 1; i < times.curves.size(); ++i) {
+    Curve curve{times.curves[i].name, {}};
+    for (size_t place = 0; place < std::min(first.size(), times.curves[i].points.size()); ++place) {
+      curve.points.emplace_back(first[place].first, first[place].second / times.curves[i].points[place].second);
+    }
+    chart.curves.push_back(std::move(curve));
+  }
+  return chart.svg();
+}
+
 // Generated workloads of several loads make a curve; a trace shows each job by how full the cluster was when it came.
 std::string load_against_completion(const std::vector<ReportEntry>& entries) {
   Chart chart{"Load against mean completion time", "jobs per hour", "hours", false, false, {}};
@@ -160,7 +176,7 @@ std::string load_against_completion(const std::vector<ReportEntry>& entries) {
     place->points.emplace_back(entry.jobs_per_hour, entry.result.mean_jct_s / hour_s);
   }
   for (auto& curve : chart.curves) std::sort(curve.points.begin(), curve.points.end());
-  if (!chart.curves.empty() && chart.curves[0].points.size() > 1) return chart.svg();
+  if (!chart.curves.empty() && chart.curves[0].points.size() > 1) return chart.svg() + gains(chart);
   chart = {"Load at arrival against completion time", "devices wanted when the job came", "hours", false, true, {}};
   for (const auto& entry : entries) {
     Curve curve{label_of(entry), {}, true};

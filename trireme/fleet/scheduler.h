@@ -43,6 +43,7 @@ class Scheduler {
 
   double now_s() const { return now_s_; }
   const Round& round() const { return round_; }  // the leases of the round that runs, or has just ended
+  bool usable(int device) const { return placement_.usable(device); }
   size_t active() const { return jobs_.size(); }
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }

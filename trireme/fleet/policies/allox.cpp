@@ -91,7 +91,7 @@ class Allox final : public Policy {
 PolicyEntry allox_policy() {
   return {{.name = "allox",
            .aliases = {},
-           .objective = "Least mean completion time of jobs of one device each; running jobs never move",
+           .objective = "least mean completion time of jobs of one device each; running jobs never move",
            .formula = "min Σ over jobs of k S_m / T_mj, m being k-th from the last on its device (an assignment)",
            .knows_speeds = true},
           [](uint64_t) -> std::unique_ptr<Policy> { return std::make_unique<Allox>(); }};

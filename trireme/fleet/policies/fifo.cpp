@@ -114,7 +114,7 @@ class Fifo final : public Policy {
 PolicyEntry fifo_policy() {
   return {{.name = "fifo",
            .aliases = {},
-           .objective = "First come, first served, blind to speeds; a job stays on its type",
+           .objective = "first come, first served, blind to speeds; a job stays on its type",
            .formula = "X_mj = 1 on one type for the oldest jobs that fit",
            .fills_gaps = false,
            .shuffles_types = true},

@@ -32,13 +32,14 @@ class FifoPerf final : public Policy {
       size_t best = types;
       for (size_t j = 0; j < types; ++j) {
         if (available[j] < scale || available[j] == 0) continue;
+        if (!view.reference && !(rates[j] > 0)) continue;
         if (best == types || rates[j] > rates[best]) best = j;
       }
       if (best == types) {
         ++next;  // the published one takes it from the queue before it stops
         break;
       }
-      if (!(rates[best] > 0)) continue;
+      if (!(rates[best] > 0)) continue;  // so the published one lets the next jump the queue
       allocation.alone[next * types + best] = 1;
       available[best] -= scale;
       left -= scale;
@@ -103,7 +104,7 @@ class FifoPerf final : public Policy {
 PolicyEntry fifo_perf_policy() {
   return {{.name = "fifo-perf",
            .aliases = {"fifo_perf"},
-           .objective = "First come, first served, each on the type that is fastest for it",
+           .objective = "first come, first served, each on the type that is fastest for it",
            .formula = "X_mj = 1 on argmax_j T_mj among types with s_m devices left, oldest first",
            .knows_speeds = true,
            .fills_gaps = false},

@@ -119,7 +119,7 @@ class Gandiva final : public Policy {
 PolicyEntry gandiva_policy() {
   return {{.name = "gandiva",
            .aliases = {},
-           .objective = "Equal time for all; when devices are short, random pairs share them as long as that pays",
+           .objective = "equal time for all; when devices are short, random pairs share them as long as that pays",
            .formula = "X_cj = W_j / (n s_c), rows scaled to at most 1, over singles and drawn pairs c",
            .knows_speeds = true,
            .shares_devices = true},

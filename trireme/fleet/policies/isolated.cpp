@@ -33,7 +33,7 @@ class Isolated final : public Policy {
 PolicyEntry isolated_policy() {
   return {{.name = "isolated",
            .aliases = {},
-           .objective = "Split the cluster into equal parts, one a job",
+           .objective = "split the cluster into equal parts, one a job",
            .formula = "X_mj = W_j / (n s_m), rows scaled to at most 1",
            .shuffles_types = true},
           [](uint64_t) -> std::unique_ptr<Policy> { return std::make_unique<Isolated>(); }};

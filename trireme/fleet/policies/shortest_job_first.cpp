@@ -32,7 +32,7 @@ class ShortestJobFirst final : public Policy {
 PolicyEntry shortest_job_first_policy() {
   return {{.name = "shortest-job-first",
            .aliases = {"sjf"},
-           .objective = "The job with the least work left first, on the type that is fastest for it",
+           .objective = "the job with the least work left first, on the type that is fastest for it",
            .formula = "by s_m S_m / max_j T_mj, smallest first: X_mj = 1 on the fastest type with room",
            .knows_speeds = true},
           [](uint64_t) -> std::unique_ptr<Policy> { return std::make_unique<ShortestJobFirst>(); }};

@@ -43,7 +43,7 @@ class TwoDimensionalLas final : public Policy {
 PolicyEntry two_dimensional_las_policy() {
   return {{.name = "2d-las",
            .aliases = {"tiresias"},
-           .objective = "The least device-time received first, in three queues; it need not know durations",
+           .objective = "the least device-time received first, in three queues; it need not know durations",
            .formula = "by queue of s_m · (time run), at 1 h and 10 h of one device; inside a queue the oldest first",
            .knows_speeds = true,
            .every_round = true},
