@@ -128,6 +128,20 @@ ShareProblem share_problem(const ClusterView& view, const std::vector<double>& s
   return problem;
 }
 
+bool nothing_to_share(const ClusterView& view) {
+  const size_t types = view.types.size();
+  for (size_t i = 0; i < view.throughput.size(); ++i) {
+    const int needed = view.reference ? 1 : view.jobs[i / types].scale;
+    if (view.throughput[i] > 0 && view.types[i % types].devices >= std::max(1, needed)) return false;
+  }
+  return true;
+}
+
+Allocation no_shares(const ClusterView& view) {
+  const size_t types = view.types.size();
+  return {std::vector<double>(view.jobs.size() * types, 0), std::vector<double>(view.pairs.size() * types, 0)};
+}
+
 bool can_run(const ShareProblem& problem, size_t job) {
   const double* row = &problem.value[job * problem.types];
   for (size_t j = 0; j < problem.types; ++j) {

@@ -28,6 +28,10 @@ std::vector<double> isolated_speeds(const ClusterView& view, const std::vector<d
 ShareProblem share_problem(const ClusterView& view, const std::vector<double>& speeds,
                            const std::vector<double>& factor);
 
+// Whether any job could run on a device that is there. Where none can, an answer is all zeros.
+bool nothing_to_share(const ClusterView& view);
+Allocation no_shares(const ClusterView& view);
+
 // Whether the job has a type to run on.
 bool can_run(const ShareProblem& problem, size_t job);
 

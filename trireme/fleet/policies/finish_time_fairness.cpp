@@ -20,10 +20,7 @@ class FinishTimeFairness final : public Policy {
   explicit FinishTimeFairness(Speeds speeds) : speeds_(speeds) {}
 
   Allocation allocate(const ClusterView& view) override {
-    if (view.jobs.empty()) {
-      known_.clear();
-      return {};
-    }
+    if (nothing_to_share(view)) return no_shares(view);
     const auto speeds = believed_speeds(view, speeds_);
     const auto alone_s = times_alone(view, isolated_speeds(view, speeds));
     auto problem = share_problem(view, speeds, std::vector<double>(view.jobs.size(), 1));

@@ -8,6 +8,7 @@ namespace {
 
 // The T that the reference's bisection ends with when every T from `least` on is feasible.
 double bisected(double least) {
+  if (!(least < 1e15)) return 1e15;  // nobody has steps left
   double highest = 1e6, lowest = 100, last_highest = highest, found = 0;
   while (found == 0) {
     while (1.05 * lowest < highest) {
@@ -30,7 +31,7 @@ class Makespan final : public Policy {
   explicit Makespan(Speeds speeds) : speeds_(speeds) {}
 
   Allocation allocate(const ClusterView& view) override {
-    if (view.jobs.empty()) return {};
+    if (nothing_to_share(view)) return no_shares(view);
     auto problem = share_problem(view, believed_speeds(view, speeds_), std::vector<double>(view.jobs.size(), 1));
     for (size_t m = 0; m < problem.jobs; ++m) problem.gain[m] = can_run(problem, m) * view.jobs[m].steps_left;
     if (!view.reference) {

@@ -12,7 +12,7 @@ class MaxMin final : public Policy {
   explicit MaxMin(Speeds speeds) : speeds_(speeds) {}
 
   Allocation allocate(const ClusterView& view) override {
-    if (view.jobs.empty()) return {};
+    if (nothing_to_share(view)) return no_shares(view);
     const auto speeds = believed_speeds(view, speeds_);
     auto factor = proportional_speeds(view, speeds);
     for (size_t m = 0; m < factor.size(); ++m) {

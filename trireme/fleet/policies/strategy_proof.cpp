@@ -16,7 +16,7 @@ class StrategyProof final : public Policy {
   explicit StrategyProof(Speeds speeds) : speeds_(speeds) {}
 
   Allocation allocate(const ClusterView& view) override {
-    if (view.jobs.empty()) return {};
+    if (nothing_to_share(view)) return no_shares(view);
     const auto speeds = believed_speeds(view, speeds_);
     const auto everybody = share_problem(view, speeds, std::vector<double>(view.jobs.size(), 1));
     std::vector<size_t> able;  // a job that can run nowhere would make every product 0

@@ -15,7 +15,7 @@ class Throughput final : public Policy {
       : speeds_(speeds), by_cost_(by_cost), keeps_deadlines_(keeps_deadlines) {}
 
   Allocation allocate(const ClusterView& view) override {
-    if (view.jobs.empty()) return {};
+    if (nothing_to_share(view)) return no_shares(view);
     auto problem = share_problem(view, believed_speeds(view, speeds_), std::vector<double>(view.jobs.size(), 1));
     problem.raises_level = false;
     if (keeps_deadlines_) demand_deadlines(view, problem);

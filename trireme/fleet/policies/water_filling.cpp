@@ -17,7 +17,7 @@ class WaterFilling final : public Policy {
   explicit WaterFilling(Speeds speeds) : speeds_(speeds) {}
 
   Allocation allocate(const ClusterView& view) override {
-    if (view.jobs.empty()) return {};
+    if (nothing_to_share(view)) return no_shares(view);
     const auto speeds = believed_speeds(view, speeds_);
     auto factor = proportional_speeds(view, speeds);
     for (auto& each : factor) each = each > 0 ? 1 / each : 0;
