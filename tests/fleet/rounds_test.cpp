@@ -104,17 +104,22 @@ TEST(Rounds, TurnAwayWhatCanNeverRun) {
   late.deadline_s = 99;
   auto large = job(4, "net", 10, 0);
   large.memory_gb = 40;
-  Scene run("fast=2,slow=8", {job(0, "net", 1000, 0), job(1, "tool", 10, 0, 4), job(2, "net", 10, 0, 8), late, large});
+  auto hasty = job(5, "net", 1000, 0);
+  hasty.slo = 0.5;  // a deadline of half the time that it takes at its best
+  Scene run("fast=2,slow=8",
+            {job(0, "net", 1000, 0), job(1, "tool", 10, 0, 4), job(2, "net", 10, 0, 8), late, large, hasty});
   run.cluster.types[0].memory_gb = 32;
   run.cluster.types[1].memory_gb = 16;
   const auto result = run(options_for("isolated"));
   EXPECT_EQ(result.finished, 1);
-  EXPECT_EQ(result.rejected, 4);
+  EXPECT_EQ(result.rejected, 5);
   const auto& jobs = result.ledger.jobs;
   EXPECT_EQ(jobs[1].reason, "test:2: no type on which it can run has 4 devices (fast=2,slow=8)");
   EXPECT_EQ(jobs[2].reason, "test:3: small.yaml has no throughput of \"net\" on 8 devices");
   EXPECT_EQ(jobs[3].reason,
             "test:4: its deadline is 99 s after its arrival, and alone on the fastest devices it takes 100 s");
+  EXPECT_EQ(jobs[5].reason,
+            "test:6: its deadline is 50 s after its arrival, and alone on the fastest devices it takes 100 s");
   EXPECT_EQ(jobs[4].reason, "test:5: it needs 40 GB of each device, and no type on which it can run has so much");
 
   // The reference would turn for ever; we say so before it does.

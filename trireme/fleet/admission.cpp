@@ -49,9 +49,11 @@ std::string Scheduler::impossible(const Job& job, int kind) const {
   }
   if (!runs) return fmt::format("its throughput is 0 on every type of the cluster ({})", cluster_.brief());
   if (best == 0) return fmt::format("no type on which it can run has {} devices ({})", job.scale, cluster_.brief());
-  if (!options_.reference && job.steps / best > job.deadline_s) {
+  const double alone_s = job.steps / best;
+  const double deadline_s = job.slo > 0 ? std::min(job.deadline_s, job.slo * alone_s) : job.deadline_s;
+  if (!options_.reference && alone_s > deadline_s) {
     return fmt::format("its deadline is {:.0f} s after its arrival, and alone on the fastest devices it takes {:.0f} s",
-                       job.deadline_s, job.steps / best);
+                       deadline_s, alone_s);
   }
   return "";
 }
