@@ -50,11 +50,30 @@ if(NOT ZLIB_FOUND)
   message(STATUS "Trireme: without gzipped image sets (install zlib1g-dev)")
 endif()
 
+# Linear programs over pairs of jobs need Clp; without it the policies that share devices say what to install.
+find_path(TRIREME_CLP_INCLUDE coin/ClpSimplex.hpp)
+find_library(TRIREME_CLP_LIBRARY Clp)
+find_library(TRIREME_COINUTILS_LIBRARY CoinUtils)
+if(TRIREME_CLP_INCLUDE AND TRIREME_CLP_LIBRARY AND TRIREME_COINUTILS_LIBRARY)
+  set(TRIREME_HAVE_CLP ON)
+else()
+  message(STATUS "Trireme: without scheduling policies that share devices (install coinor-libclp-dev)")
+endif()
+
 find_package(GTest QUIET)
 if(GTest_FOUND AND TARGET GTest::gmock)
   set(TRIREME_HAVE_GTEST ON)
 else()
   message(STATUS "Trireme: without tests (install libgtest-dev libgmock-dev)")
+endif()
+
+# Properties on random instances.
+find_path(TRIREME_RAPIDCHECK_INCLUDE rapidcheck.h)
+find_library(TRIREME_RAPIDCHECK_LIBRARY rapidcheck)
+if(TRIREME_RAPIDCHECK_INCLUDE AND TRIREME_RAPIDCHECK_LIBRARY)
+  set(TRIREME_HAVE_RAPIDCHECK ON)
+else()
+  message(STATUS "Trireme: without tests of properties (install librapidcheck-dev)")
 endif()
 
 if(TRIREME_TORCH)

@@ -1,4 +1,5 @@
-# A room is one folder under trireme/ and one static library of all its .cpp files, linked only to rooms listed before it.
+# A room is one folder under trireme/ and one static library of all .cpp files in it and in its folders, linked only to
+# rooms listed before it.
 #
 #   trireme_room(comm ROOMS device base LIBRARIES MPI::MPI_CXX [TORCH] [WITHOUT mpi_transport.cpp])
 #   trireme_test(comm ROOMS comm [TORCH])
@@ -61,7 +62,7 @@ endfunction()
 
 function(trireme_room room)
   cmake_parse_arguments(ROOM "TORCH" "" "ROOMS;LIBRARIES;WITHOUT" ${ARGN})
-  file(GLOB ROOM_SOURCES CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${room}/*.cpp)
+  file(GLOB ROOM_SOURCES CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${room}/*.cpp ${room}/*/*.cpp)
   foreach(file ${ROOM_WITHOUT})
     list(REMOVE_ITEM ROOM_SOURCES ${room}/${file})
   endforeach()

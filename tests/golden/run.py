@@ -34,6 +34,8 @@ SUBSTITUTIONS = [
     (r"[\d.]+ [kMG]? ?tokens/s", "RATE tokens/s"),
     (r"--python TEXT=\S+", "--python TEXT=PYTHON"),
     (r"\(process \d+\)", "(process PID)"),
+    (r"\s+[\d.]+ (us|ms|s)$", " TIME"),
+    (r'"(solver_s|cpu_s)":[\d.e+-]+', r'"\1":TIME'),
     (r"rank \d: ", "rank N: "),
     (r"\d+ ranks share \d+ cores: they will take turns", "RANKS share CORES: they will take turns"),
 ]

@@ -17,6 +17,7 @@ void add_generate(CLI::App& program, Action& chosen);
 void add_convert(CLI::App& program, Action& chosen);
 void add_analyze(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
+void add_fleet(CLI::App& program, Action& chosen);
 void add_doctor(CLI::App& program, Action& chosen);
 
 // Accepts numbers from `lowest` on. CLI11's own checks answer a wrong one with the largest double in three hundred

@@ -76,6 +76,7 @@ int run(int argc, char** argv) {
   add_convert(program, chosen);
   add_analyze(program, chosen);
   add_bench(program, chosen);
+  add_fleet(program, chosen);
   add_doctor(program, chosen);
   try {
     program.parse(argc, argv);

@@ -1,0 +1,43 @@
+// Small pictures for the report: curves and points with axes, and bars in rows, as SVG that stands in a page by itself.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme::fleet {
+
+struct Curve {
+  std::string name;
+  std::vector<std::pair<double, double>> points;
+  bool dots = false;   // points only
+  bool steps = false;  // a value holds until the next point
+};
+
+struct Chart {
+  std::string title, x_label, y_label;
+  bool log_x = false, log_y = false;
+  std::vector<Curve> curves;
+
+  std::string svg() const;
+};
+
+struct Bar {
+  int row = 0;
+  double begin = 0, end = 0;
+  int color = 0;
+  std::string label;  // shown under the pointer
+};
+
+struct BarChart {
+  std::string title, x_label;
+  double begin = 0, end = 1;
+  std::vector<std::string> rows;
+  std::vector<Bar> bars;
+
+  std::string svg() const;
+};
+
+std::string escape_html(const std::string& text);
+
+}  // namespace trireme::fleet
