@@ -86,6 +86,7 @@ void add_common(CLI::App& command, FleetOptions& options) {
       ->required();
   command.add_option("--generate", options.generate, "Draw jobs instead: mean seconds between arrivals, one or more")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(at_least(0));
   command.add_option("--jobs", options.jobs, "How many to draw (default: as many as the window needs)")
       ->check(at_least(1));
@@ -186,7 +187,8 @@ void add_simulate(CLI::App& fleet_command, Action& chosen) {
   add_common(*command, *options);
   command->add_option("--policy", options->policies, "One or more; trireme fleet policies lists them")
       ->required()
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--report", options->report, "Also write a page with pictures into this HTML file");
   command->add_option("--gantt", options->gantt, "Hours of which the page shows who ran where")->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object a policy");

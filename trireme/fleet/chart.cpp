@@ -11,7 +11,7 @@ namespace trireme::fleet {
 
 namespace {
 
-constexpr double width = 640, height = 300, left = 64, right = 150, top = 30, bottom = 44;
+constexpr double width = 710, height = 300, left = 64, right = 220, top = 30, bottom = 44;
 
 constexpr std::array colors = {"#1f6fb2", "#d1495b", "#2e8b57", "#b8860b", "#7b4fa3", "#3d9db3",
                                "#8c564b", "#e07b39", "#5b6b7a", "#a0529b", "#6b8e23", "#444444"};

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/fleet/jobs.h"
+#include "trireme/fleet/text_file.h"
 
 namespace trireme::fleet {
 
@@ -86,8 +86,8 @@ Job read_line(const Line& line) {
 }  // namespace
 
 std::vector<Job> read_trace(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const std::string whole = read_text_file(path);
+  std::string_view text = whole;
   const std::string name = path.string();
   std::vector<Job> jobs;
   for (int64_t number = 1; !text.empty(); ++number) {

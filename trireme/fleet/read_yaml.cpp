@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/fleet/jobs.h"
+#include "trireme/fleet/text_file.h"
 
 namespace trireme::fleet {
 
@@ -95,10 +94,7 @@ struct File {
   YAML::Node top;
 
   explicit File(const std::filesystem::path& path) : name(path.string()) {
-    if (std::filesystem::is_directory(path)) refuse("{}: is a folder, not a file", name);
-    std::ifstream stream(path, std::ios::binary);
-    if (!stream) refuse("{}: there is no such file", name);
-    const std::string text(std::istreambuf_iterator<char>(stream), {});
+    const std::string text = read_text_file(path);
     try {
       top = YAML::Load(text);
     } catch (const YAML::Exception& error) {

@@ -108,12 +108,17 @@ class Scheduler {
   double rate_on(const Job& job, int kind, size_t type) const;
   void add_rows(int place);
 
-  // rounds.cpp: what is to run
-  void choose_type_order();
+  // ask_policy.cpp: who should have what
   void solve_if_due();
   void solve();
-  double isolated_rate(size_t row, int scale) const;
+  void view_jobs(const std::vector<size_t>& job_rows);
   void view_pairs(std::vector<size_t>& pair_rows);
+  void take_allocation(const Allocation& allocation, const std::vector<size_t>& job_rows,
+                       const std::vector<size_t>& pair_rows);
+  double isolated_rate(size_t row, int scale) const;
+
+  // rounds.cpp: what is to run
+  void choose_type_order();
   void begin_round();
   void fill_idle();
   void choose(bool only_waiting);

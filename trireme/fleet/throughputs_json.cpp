@@ -1,13 +1,13 @@
 // The published throughput files: three levels of keys, numbers at the bottom. They are read as a stream, so that what
 // is wrong is refused where it stands, however large or deep the rest is.
-#include <fstream>
-#include <limits>
-#include <set>
+#include <array>
+#include <string>
+#include <unordered_map>
 
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
+#include "trireme/fleet/text_file.h"
 #include "trireme/fleet/throughputs.h"
 
 namespace trireme::fleet {
@@ -140,10 +140,9 @@ class TableReader : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 Throughputs read_throughputs_json(const std::filesystem::path& path) {
-  const MappedFile file(path);
+  const std::string text = read_text_file(path);
   TableReader reader(path.string());
-  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
-  nlohmann::json::sax_parse(text, text + file.bytes().size(), &reader);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   return reader.take();
 }
 
