@@ -71,8 +71,21 @@ class BlockBasis {
     double first = 0, second = 0;  // the keys of its job that it stands for
   };
   static constexpr int slack_job = -1, stretch_job = -2;
-  struct Block;  // the two keys of a job as a 2 × 2 matrix
-  struct Leaving;
+  // The two keys of a job as a 2 × 2 matrix.
+  struct Block {
+    double time1, value1, time2, value2, scale;  // scale: 1 / determinant
+
+    std::array<double, 2> solve(double time, double amount) const {
+      return {(value2 * time - time2 * amount) * scale, (time1 * amount - value1 * time) * scale};
+    }
+  };
+  // What must leave the basis: an extra, or a key of a job.
+  struct Leaving {
+    double bound = std::numeric_limits<double>::infinity();  // of the step, slackness included
+    double rate = 0, step = 0;
+    int extra = -1, job = -1, key = -1;
+    bool found() const { return rate > 0; }
+  };
 
   Block block(int job) const;
   double cost_of(int job, int column) const { return cost && column < idle() ? cost[job * types + column] : 0; }
