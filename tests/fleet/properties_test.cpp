@@ -139,7 +139,8 @@ RC_GTEST_PROP(WaterFilling, WastesNothing, (uint64_t seed)) {
     if (random.below(2)) view.entities = {{1, false}, {2, random.below(2) == 0}, {1.5, false}};
     const auto allocation = make_policy("water-filling", 0)->allocate(view);
     RC_ASSERT(violation(view, allocation) <= 1e-9);
-    RC_ASSERT(waste(view, allocation) <= 1e-4);  // the 1e-11 that waste() takes from some can be worth 1e6 times as much to others
+    RC_ASSERT(waste(view, allocation) <=
+              1e-4);  // the 1e-11 that waste() takes from some can be worth 1e6 times as much to others
   }
 }
 
