@@ -121,6 +121,7 @@ void add_bench(CLI::App& program, Action& chosen) {
   });
   add_pipeline(*command, chosen);
   add_comm(*command, chosen);
+  add_bench_fleet(*command, chosen);
 }
 
 }  // namespace trireme

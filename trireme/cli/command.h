@@ -17,6 +17,7 @@ void add_generate(CLI::App& program, Action& chosen);
 void add_convert(CLI::App& program, Action& chosen);
 void add_analyze(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
+void add_bench_fleet(CLI::App& bench, Action& chosen);  // a part of bench that needs no tensors
 void add_fleet(CLI::App& program, Action& chosen);
 void add_doctor(CLI::App& program, Action& chosen);
 

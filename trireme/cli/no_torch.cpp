@@ -6,13 +6,13 @@ namespace trireme {
 
 namespace {
 
-void add_missing(CLI::App& program, Action& chosen, const std::string& name, const std::string& sentence) {
-  auto* command = program.add_subcommand(name, sentence + " (not in this build)");
+void add_missing(CLI::App& above, Action& chosen, const std::string& name, const std::string& sentence) {
+  auto* command = above.add_subcommand(name, sentence + " (not in this build)");
   command->prefix_command();  // whatever was asked, the answer is the same
-  command->callback([name, &chosen] {
-    chosen = [name]() -> int {
-      refuse("trireme {} needs LibTorch, and this program was built without it: run make build on a machine with torch",
-             name);
+  const auto before = above.get_parent() ? above.get_parent()->get_name() + " " : std::string();
+  command->callback([whole = before + above.get_name() + " " + name, &chosen] {
+    chosen = [whole]() -> int {
+      refuse("{} needs LibTorch, and this program was built without it: run make build on a machine with torch", whole);
     };
   });
 }
@@ -31,7 +31,14 @@ void add_convert(CLI::App& program, Action& chosen) {
 void add_analyze(CLI::App& program, Action& chosen) {
   add_missing(program, chosen, "analyze", "Say what a model costs, layer by layer, without running it");
 }
-void add_bench(CLI::App& program, Action& chosen) { add_missing(program, chosen, "bench", "Measure beside others"); }
+void add_bench(CLI::App& program, Action& chosen) {
+  auto* command = program.add_subcommand("bench", "Measure beside peers, where they are installed");
+  command->require_subcommand(1);
+  add_missing(*command, chosen, "train", "Step times beside PyTorch");
+  add_missing(*command, chosen, "pipeline", "A GPT in stages beside torch.distributed.pipelining");
+  add_missing(*command, chosen, "comm", "Collectives beside Open MPI's and Gloo's");
+  add_bench_fleet(*command, chosen);
+}
 void add_doctor(CLI::App& program, Action& chosen) {
   add_missing(program, chosen, "doctor", "Say what this machine has and what is missing");
 }

@@ -14,8 +14,10 @@ namespace trireme::fleet {
 
 namespace {
 
-// A window that is never done ends somewhere: so many jobs are drawn at most.
-constexpr int64_t most_generated = 2'000'000;
+// A window that is never done, because the policy leaves some of its jobs waiting, ends somewhere.
+int64_t most_generated(const Workload& workload) {
+  return workload.count > 0 ? workload.count : std::max<int64_t>(10'000, 10 * workload.window.second);
+}
 
 double cpu_seconds() {
   timespec time{};
@@ -25,7 +27,7 @@ double cpu_seconds() {
 
 std::unique_ptr<JobSource> source_of(const Workload& workload, const Throughputs& table) {
   if (!workload.generator) return from_list(workload.jobs);
-  return from_generator(*workload.generator, table, workload.count > 0 ? workload.count : most_generated);
+  return from_generator(*workload.generator, table, most_generated(workload));
 }
 
 SimulatedWorldOptions world_options(const SimulationOptions& options, const Workload& workload) {
@@ -82,9 +84,12 @@ bool Simulation::done() {
 void Simulation::turn() {
   scheduler_.turn(world_);
   if (scheduler_.stuck()) fail("{}", scheduler_.why_stuck());
-  if (static_cast<int64_t>(scheduler_.ledger().jobs.size()) >= most_generated) {
-    fail("{} jobs were drawn, and those of the window are not done: policy {} leaves some of them waiting",
-         most_generated, options_.scheduler.policy);
+  const auto drawn = static_cast<int64_t>(scheduler_.ledger().jobs.size());
+  if (workload_.generator && workload_.count == 0 && drawn >= most_generated(workload_)) {
+    fail(
+        "{} jobs were drawn, and those of the window are not done: policy {} leaves some of them waiting at this load; "
+        "--jobs N ends with the N-th job instead",
+        drawn, options_.scheduler.policy);
   }
 }
 
