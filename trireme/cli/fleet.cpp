@@ -28,7 +28,7 @@ struct FleetOptions {
 
 struct SimulateOptions : FleetOptions {
   std::vector<std::string> policies;
-  std::string report, gantt = "24:48";
+  std::string report, gantt = "0:24";
   bool json = false, jct = false;
 };
 
