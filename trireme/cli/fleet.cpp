@@ -1,3 +1,4 @@
+#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -134,6 +135,20 @@ void warn_of_rejected(const fleet::SimulationResult& result) {
   if (told > 5) log::warn("and {} more jobs", told - 5);
 }
 
+// Says every ten seconds how far it has come.
+fleet::SimulationResult run_telling(fleet::Simulation& simulation, const std::string& policy) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto pause = std::chrono::seconds(10);
+  auto next = Clock::now() + pause;
+  return simulation.run([&] {
+    if (Clock::now() < next) return;
+    next = Clock::now() + pause;
+    const auto& scheduler = simulation.scheduler();
+    log::info("{}: {} jobs done, {} there, {} simulated", policy, scheduler.ended(), scheduler.active(),
+              human_seconds(scheduler.now_s()));
+  });
+}
+
 int run_simulate(const SimulateOptions& options) {
   for (const auto& policy : options.policies) fleet::policy_info(policy);
   const auto cluster = fleet::read_cluster(options.cluster);
@@ -155,7 +170,8 @@ int run_simulate(const SimulateOptions& options) {
     const auto workload = read_workload(options, load);
     for (const auto& policy : options.policies) {
       simulation.scheduler.policy = policy;
-      auto result = fleet::Simulation(cluster, table, workload, simulation).run();
+      fleet::Simulation one(cluster, table, workload, simulation);
+      auto result = run_telling(one, policy);
       const double gap_s = options.generate.empty() ? 0 : options.generate[load];
       if (options.json) {
         auto json = result.json(options.jct);

@@ -97,9 +97,12 @@ void Simulation::run_until(double at_s) {
   while (!done() && scheduler_.now_s() < at_s) turn();
 }
 
-SimulationResult Simulation::run() {
+SimulationResult Simulation::run(const std::function<void()>& after_turn) {
   const double begin_s = cpu_seconds();
-  while (!done()) turn();
+  while (!done()) {
+    turn();
+    if (after_turn) after_turn();
+  }
   auto outcome = result();
   outcome.cpu_s = cpu_seconds() - begin_s;
   return outcome;

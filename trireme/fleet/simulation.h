@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,7 +62,7 @@ class Simulation {
   bool done();
   void turn();
   void run_until(double at_s);
-  SimulationResult run();
+  SimulationResult run(const std::function<void()>& after_turn = {});
   Scheduler& scheduler() { return scheduler_; }
 
  private:
