@@ -3,7 +3,7 @@
 
 #include "tests/fleet/random_cluster.h"
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp.h"
+#include "trireme/fleet/lp/linear_program.h"
 
 namespace trireme::fleet {
 namespace {

@@ -5,10 +5,10 @@
 #include <numeric>
 
 #include "tests/fleet/random_cluster.h"
-#include "trireme/fleet/lp.h"
-#include "trireme/fleet/lp_center.h"
-#include "trireme/fleet/lp_policy.h"
-#include "trireme/fleet/lp_prices.h"
+#include "trireme/fleet/lp/linear_program.h"
+#include "trireme/fleet/lp/center.h"
+#include "trireme/fleet/lp/share_solver.h"
+#include "trireme/fleet/lp/prices.h"
 
 namespace trireme::fleet {
 namespace {

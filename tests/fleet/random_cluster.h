@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "trireme/fleet/lp_problem.h"
+#include "trireme/fleet/lp/problem.h"
 #include "trireme/fleet/policy.h"
 
 namespace trireme::fleet {

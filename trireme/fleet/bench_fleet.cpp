@@ -7,9 +7,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/statistics.h"
-#include "trireme/fleet/lp.h"
-#include "trireme/fleet/lp_policy.h"
-#include "trireme/fleet/lp_prices.h"
+#include "trireme/fleet/lp/linear_program.h"
+#include "trireme/fleet/lp/share_solver.h"
+#include "trireme/fleet/lp/prices.h"
 
 namespace trireme::fleet {
 

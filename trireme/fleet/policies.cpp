@@ -74,4 +74,13 @@ std::unique_ptr<Policy> make_policy(std::string_view name, uint64_t seed) { retu
 
 const PolicyInfo& policy_info(std::string_view name) { return entry(name).info; }
 
+size_t ClusterView::find_pair(size_t a, size_t b) const {
+  const std::pair<int, int> wanted(static_cast<int>(std::min(a, b)), static_cast<int>(std::max(a, b)));
+  const auto place = std::lower_bound(pairs.begin(), pairs.end(), wanted, [](const PolicyPair& pair, const auto& key) {
+    return std::pair(pair.first, pair.second) < key;
+  });
+  const bool found = place != pairs.end() && std::pair(place->first, place->second) == wanted;
+  return found ? static_cast<size_t>(place - pairs.begin()) : pairs.size();
+}
+
 }  // namespace trireme::fleet

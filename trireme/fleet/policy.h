@@ -56,6 +56,9 @@ struct ClusterView {
   std::vector<double> held;            // [M × J]: the last allocation of the jobs that are still there, or empty
   std::vector<PolicyEntity> entities;  // by PolicyJob::entity; empty: jobs have no owners
   bool reference = false;              // --reference: as the original solves it, quirks included
+
+  // Where these two jobs stand among the pairs, which are sorted by their first and then their second; C: nowhere.
+  size_t find_pair(size_t a, size_t b) const;
 };
 
 // Shares of time: [M × J] of jobs alone and [C × J] of pairs.

@@ -64,16 +64,6 @@ class FifoPerf final : public Policy {
     return sum;
   }
 
-  // Pairs are sorted by their first job and then their second.
-  static size_t find_pair(const ClusterView& view, size_t a, size_t b) {
-    const std::pair<int, int> wanted(static_cast<int>(std::min(a, b)), static_cast<int>(std::max(a, b)));
-    const auto place = std::lower_bound(
-        view.pairs.begin(), view.pairs.end(), wanted,
-        [](const PolicyPair& pair, const auto& key) { return std::pair(pair.first, pair.second) < key; });
-    const bool found = place != view.pairs.end() && std::pair(place->first, place->second) == wanted;
-    return found ? static_cast<size_t>(place - view.pairs.begin()) : view.pairs.size();
-  }
-
   static void pack(const ClusterView& view, size_t next, std::vector<Placed>& placed, Allocation& allocation) {
     const size_t types = view.types.size();
     allocation.paired.resize(view.pairs.size() * types, 0);
@@ -81,7 +71,7 @@ class FifoPerf final : public Policy {
       double best_gain = packing_threshold;
       size_t best = placed.size(), best_pair = 0;
       for (size_t i = 0; i < placed.size(); ++i) {
-        const size_t pair = find_pair(view, placed[i].job, next);
+        const size_t pair = view.find_pair(placed[i].job, next);
         if (pair == view.pairs.size()) continue;
         if (const double sum = gain(view, pair, placed[i].type); sum > best_gain) {
           best_gain = sum;

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 namespace trireme::fleet {
 

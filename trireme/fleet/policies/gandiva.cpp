@@ -39,7 +39,7 @@ class Gandiva final : public Policy {
     for (size_t m : single) split(view, groups, view.jobs[m].scale, allocation.alone.data() + m * view.types.size());
     for (const auto& [id, partner] : partner_of_) {
       if (partner < id) continue;
-      const size_t pair = find_pair(view, index_of.at(id), index_of.at(partner));
+      const size_t pair = view.find_pair(index_of.at(id), index_of.at(partner));
       if (pair == view.pairs.size()) continue;  // they fit nowhere together, and are drawn anew the next time
       split(view, groups, view.jobs[index_of.at(id)].scale, allocation.paired.data() + pair * view.types.size());
     }
@@ -54,15 +54,6 @@ class Gandiva final : public Policy {
       sum += shares[j];
     }
     for (size_t j = 0; j < view.types.size(); ++j) shares[j] /= std::max(1.0, sum);
-  }
-
-  static size_t find_pair(const ClusterView& view, size_t a, size_t b) {
-    const std::pair<int, int> wanted(static_cast<int>(std::min(a, b)), static_cast<int>(std::max(a, b)));
-    const auto place = std::lower_bound(
-        view.pairs.begin(), view.pairs.end(), wanted,
-        [](const PolicyPair& pair, const auto& key) { return std::pair(pair.first, pair.second) < key; });
-    const bool found = place != view.pairs.end() && std::pair(place->first, place->second) == wanted;
-    return found ? static_cast<size_t>(place - view.pairs.begin()) : view.pairs.size();
   }
 
   // What both together do, of what each would do alone, over all types; 0 when they fail on one.
@@ -85,7 +76,7 @@ class Gandiva final : public Policy {
     std::erase_if(partner_of_, [&](const auto& both) {
       const auto first = index_of.find(both.first), second = index_of.find(both.second);
       if (first == index_of.end() || second == index_of.end()) return true;
-      const size_t pair = find_pair(view, first->second, second->second);
+      const size_t pair = view.find_pair(first->second, second->second);
       return pair == view.pairs.size() || worth(view, pair) < 1;
     });
   }

@@ -1,6 +1,6 @@
 // The least time in which all jobs that are there could end: thr(m,X) ≥ S_m / T for every job. With L = 1/T that is one
 // linear program. The reference bisects T until it is known to 5 % instead and takes any allocation that reaches it.
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 namespace trireme::fleet {
 

@@ -1,7 +1,7 @@
 // Max-min fairness, weighted: the job that gets least, measured against what it would get on the whole cluster's
 // average device and by its scale and weight, gets as much as it can. Solved anew as jobs come and go this is least
 // attained service: who fell behind is served first.
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 namespace trireme::fleet {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp_center.h"
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/center.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 namespace trireme::fleet {
 

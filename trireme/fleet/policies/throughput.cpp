@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 namespace trireme::fleet {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 namespace trireme::fleet {
 

@@ -1,4 +1,4 @@
-#include "trireme/fleet/lp_normal.h"
+#include "trireme/fleet/lp/normal.h"
 
 #include <algorithm>
 #include <cmath>

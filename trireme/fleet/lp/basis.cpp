@@ -1,4 +1,4 @@
-#include "trireme/fleet/lp_basis.h"
+#include "trireme/fleet/lp/basis.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 // times in the barrier, which gives the same centre as the n rows would.
 #pragma once
 
-#include "trireme/fleet/lp_problem.h"
+#include "trireme/fleet/lp/problem.h"
 
 namespace trireme::fleet {
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "trireme/fleet/lp.h"
-#include "trireme/fleet/lp_problem.h"
+#include "trireme/fleet/lp/linear_program.h"
+#include "trireme/fleet/lp/problem.h"
 
 namespace trireme::fleet {
 

@@ -1,11 +1,11 @@
-#include "trireme/fleet/lp_center.h"
+#include "trireme/fleet/lp/center.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp_normal.h"
+#include "trireme/fleet/lp/normal.h"
 
 namespace trireme::fleet {
 

@@ -1,9 +1,9 @@
-#include "trireme/fleet/lp_embedding.h"
+#include "trireme/fleet/lp/embedding.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "trireme/fleet/lp_normal.h"
+#include "trireme/fleet/lp/normal.h"
 
 namespace trireme::fleet {
 

@@ -2,7 +2,7 @@
 #include <map>
 #include <tuple>
 
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 namespace trireme::fleet {
 

@@ -8,7 +8,7 @@
 // pool of n alike jobs stands for n equal ones.
 #pragma once
 
-#include "trireme/fleet/lp_problem.h"
+#include "trireme/fleet/lp/problem.h"
 
 namespace trireme::fleet {
 

@@ -1,11 +1,11 @@
-#include "trireme/fleet/lp_policy.h"
+#include "trireme/fleet/lp/share_solver.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp_center.h"
-#include "trireme/fleet/lp_embedding.h"
+#include "trireme/fleet/lp/center.h"
+#include "trireme/fleet/lp/embedding.h"
 
 namespace trireme::fleet {
 

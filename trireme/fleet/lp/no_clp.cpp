@@ -1,6 +1,6 @@
-// In place of lp_clp.cpp where Clp is missing.
+// In place of clp.cpp where Clp is missing.
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp.h"
+#include "trireme/fleet/lp/linear_program.h"
 
 namespace trireme::fleet {
 

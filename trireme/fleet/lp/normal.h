@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "trireme/fleet/lp_problem.h"
+#include "trireme/fleet/lp/problem.h"
 
 namespace trireme::fleet {
 

@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "trireme/fleet/lp_problem.h"
+#include "trireme/fleet/lp/problem.h"
 
 namespace trireme::fleet {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
-#include "trireme/fleet/lp_basis.h"
+#include "trireme/fleet/lp/basis.h"
 
 namespace trireme::fleet {
 

@@ -1,11 +1,11 @@
-#include "trireme/fleet/lp_prices.h"
+#include "trireme/fleet/lp/prices.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "trireme/fleet/lp_basis.h"
+#include "trireme/fleet/lp/basis.h"
 
 namespace trireme::fleet {
 

@@ -1,4 +1,4 @@
-#include "trireme/fleet/lp.h"
+#include "trireme/fleet/lp/linear_program.h"
 
 #include <coin/ClpSimplex.hpp>
 #include <coin/CoinPackedMatrix.hpp>

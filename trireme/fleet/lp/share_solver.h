@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/fleet/lp.h"
-#include "trireme/fleet/lp_prices.h"
-#include "trireme/fleet/lp_problem.h"
+#include "trireme/fleet/lp/linear_program.h"
+#include "trireme/fleet/lp/prices.h"
+#include "trireme/fleet/lp/problem.h"
 #include "trireme/fleet/policies.h"
 
 namespace trireme::fleet {
