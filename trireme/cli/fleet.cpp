@@ -197,9 +197,8 @@ void add_simulate(CLI::App& fleet_command, Action& chosen) {
   auto options = std::make_shared<SimulateOptions>();
   auto* command = fleet_command.add_subcommand("simulate", "Run jobs on a cluster in simulated time, policy by policy");
   command->footer(
-      "Example: trireme fleet simulate my.trace --cluster v100=12,p100=12,k80=12 --throughputs speeds.json --policy "
-      "fifo "
-      "--policy isolated --report fleet.html");
+      "Example: trireme fleet simulate my.trace --cluster v100=12,p100=12,k80=12 --throughputs speeds.json "
+      "--policy fifo --policy isolated --report fleet.html");
   add_common(*command, *options);
   command->add_option("--policy", options->policies, "One or more; trireme fleet policies lists them")
       ->required()
@@ -286,8 +285,7 @@ void add_explain(CLI::App& fleet_command, Action& chosen) {
   auto* command = fleet_command.add_subcommand("explain", "Say why a job holds what it holds at some moment");
   command->footer(
       "Example: trireme fleet explain my.trace --cluster v100=2,k80=2 --throughputs speeds.json --policy fifo_perf "
-      "--at 7200 "
-      "--job 3");
+      "--at 7200 --job 3");
   add_common(*command, *options);
   command->add_option("--policy", options->simulation.scheduler.policy, "trireme fleet policies lists them")
       ->required();
