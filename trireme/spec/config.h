@@ -29,6 +29,9 @@ enum class OptimizerKind { adamw, sgd };
 enum class LrSchedule { constant, cosine, linear };
 enum class SyncKind { allreduce, root };
 enum class SyncOrder { backward, forward };
+enum class CodecKind { none, automatic, fp16, bf16, int8, int4, sign, top_k, threshold, low_rank, bound };
+enum class BoundKind { absolute, relative };
+enum class Rounding { nearest, stochastic };
 enum class TransportKind { automatic, shared, mpi, nccl };
 
 struct ModelConfig {
@@ -116,8 +119,22 @@ struct MemoryConfig {
   double limit_mb = 0;
 };
 
+// How a tensor is said in fewer bytes (codec/codec.h).
+struct CodecConfig {
+  CodecKind kind = CodecKind::none;
+  int64_t block = 256;                         // elements that share a scale (int8, int4, sign)
+  Rounding rounding = Rounding::nearest;       // int8, int4
+  double keep = 0.01;                          // top_k: share of the elements
+  double threshold = 1e-3;                     // threshold: what is smaller stays
+  int64_t rank = 4;                            // low_rank
+  double bound = 1e-3;                         // bound: the largest error of an element,
+  BoundKind bound_kind = BoundKind::absolute;  // itself, or as a share of the element
+  bool feedback = true;                        // what was lost is added to what is said next
+};
+
 struct SyncConfig {
   SyncKind kind = SyncKind::allreduce;
+  CodecConfig codec;
   double bucket_mb = 8;
   SyncOrder order = SyncOrder::backward;
   double credit_mb = 4;

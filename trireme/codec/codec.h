@@ -1,0 +1,52 @@
+// A codec says what a tensor holds in fewer bytes: exactly, or as nearly as it promises. The same interface serves
+// wherever bytes are costly: gradients on the wire, activations kept for later, checkpoints.
+//
+// Error feedback is part of it: with a residual e, what is encoded is v = values + e, and e becomes v − decoded(v), so
+// that what one message leaves out is said by the next ones. The sum of all that was decoded and of the last residual
+// is the sum of all values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/base/random.h"
+#include "trireme/spec/config.h"
+
+namespace trireme {
+
+// A matrix that lies row by row in a flat tensor.
+struct MatrixPlace {
+  int64_t offset = 0, rows = 0, columns = 0;
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  virtual std::string name() const = 0;  // "int8, blocks of 256"
+  // Bytes that the message of so many values takes at most.
+  virtual int64_t most_bytes(int64_t count) const = 0;
+  // Whether codecs of this kind work on tensors of a card where they lie; others are copied to the host by the caller.
+  virtual bool on_cards() const { return false; }
+
+  // Writes what `values` (fp32, contiguous, flat) say into `message` (bytes, at least most_bytes) and returns its
+  // length. `residual` is undefined, or as long as the values and changed as said above. `noise` is what random
+  // rounding is a function of, besides the element's place.
+  int64_t encode(const at::Tensor& values, const at::Tensor& residual, Key noise, const at::Tensor& message) const;
+  // Puts what a message says into `values`, or adds it to them. Refuses, with an Error, what is not a whole message of
+  // this codec for so many values.
+  void decode(const at::Tensor& message, const at::Tensor& values) const;
+  void add(const at::Tensor& message, const at::Tensor& values) const;
+
+  // What a sum of decoded messages is said in: codecs that keep few elements of a message keep all of a sum's.
+  virtual const Codec& of_sums() const { return *this; }
+};
+
+// `matrices` matter to low_rank: where they lie in what is encoded; the rest travels as it is.
+std::unique_ptr<Codec> make_codec(const CodecConfig& config, const std::vector<MatrixPlace>& matrices = {});
+
+}  // namespace trireme
