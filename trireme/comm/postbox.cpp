@@ -46,6 +46,7 @@ void Postbox::send(int to, MessageTag tag, const at::Tensor& tensor) {
   ready.record(whole.device());
   recorder_.sent(header.bytes);
   if (whole.is_cpu() || mail_->takes_device(to)) {
+    const std::lock_guard one_at_a_time(sending_);  // messages leave in the order of their numbers
     {
       std::lock_guard lock(mutex_);
       if (failure_) std::rethrow_exception(failure_);

@@ -93,6 +93,7 @@ class Postbox final : public Helper, MailHandler {
   Recorder& recorder_;
   const PostboxOptions options_;
 
+  std::mutex sending_;  // who holds it hands a message over; taken before mutex_
   std::mutex polling_;  // who holds it takes messages in
   std::mutex mutex_;    // guards what follows
   std::deque<Slot> boxes_;

@@ -42,6 +42,7 @@ struct StepReport {
   std::vector<double> busy_s;    // by rank, where there are several: what it worked until it gave its part of the loss
   std::optional<AwaitedRank> waits_for;  // where stages have several replicas
   int64_t sent_bytes = 0;
+  std::vector<int64_t> staleness;  // of this rank: how often its gradients lacked 0, 1, 2 … steps of others so far
   std::vector<OwnerBytes> memory;
   std::optional<double> eval_loss;      // of a step after which the model was evaluated
   std::optional<double> eval_accuracy;  // of classifiers: the part of the held-out samples whose class was told

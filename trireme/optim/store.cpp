@@ -103,6 +103,20 @@ void ParameterStore::publish(Bucket& bucket) {
   if (!bucket.values.is_same(bucket.master)) bucket.values.copy_(bucket.master);
 }
 
+void ParameterStore::share(size_t number, const Bucket& with) {
+  c10::NoGradGuard no_grad;
+  auto& bucket = buckets_[number];
+  // The same memory, which lives as long as whoever looks at it.
+  const auto view = [](const at::Tensor& tensor) {
+    return at::from_blob(tensor.data_ptr(), tensor.sizes(), [tensor](void*) {}, tensor.options());
+  };
+  bucket.master = view(with.master);
+  bucket.values = with.values.is_same(with.master) ? bucket.master : view(with.values);
+  for (auto& [name, tensor] : bucket.state) tensor = view(with.state.at(name));
+  for (auto& stored : bucket.parameters)
+    stored.parameter->value.set_data(piece(stored.parameter->wide ? bucket.master : bucket.values, stored));
+}
+
 at::Tensor ParameterStore::piece(const at::Tensor& buffer, const StoredParameter& stored) {
   const auto& shape = stored.parameter->value;
   return buffer.narrow(0, stored.offset, shape.numel()).as_strided(shape.sizes(), shape.strides());

@@ -56,6 +56,10 @@ class ParameterStore {
   // After the masters changed: the model's values follow (where they are not the same memory).
   static void publish(Bucket& bucket);
 
+  // Makes the values, masters and optimizer state of a bucket those of another store's in this process; gradients stay
+  // this one's own. Changes of one are not counted as changes of the other.
+  void share(size_t bucket, const Bucket& with);
+
   // A bucket's buffer as seen by one parameter, in its shape and order of elements.
   static at::Tensor piece(const at::Tensor& buffer, const StoredParameter& stored);
 

@@ -100,7 +100,7 @@ void GradientSync::arrived(size_t bucket) {
   --missing_[bucket];
   const size_t before = next_;
   for (; next_ < missing_.size() && missing_[next_] <= 0; ++next_) {
-    if (!order_) executor_.signal(tasks_[next_]);
+    if (!tasks_.empty()) executor_.signal(tasks_[next_]);
   }
   if (order_ && next_ > before) order_->ready(next_);
 }

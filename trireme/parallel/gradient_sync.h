@@ -41,6 +41,7 @@ class GradientSync {
   ~GradientSync();
 
   // Adds to the step's graph a wire task for each bucket; the compute tasks that need bucket b wait for task_of(b).
+  // Without them nothing is sent (loose_sync).
   void add_tasks(Graph& graph);
   TaskId task_of(size_t bucket) const { return tasks_[bucket]; }
 
@@ -56,7 +57,7 @@ class GradientSync {
   bool ahead() const { return order_ != nullptr; }
 
   // Whether this rank changes the bucket's parameters, and so needs the optimizer's state.
-  bool updates(size_t bucket) const { return kind_ == SyncKind::allreduce || roots_[bucket].here; }
+  bool updates(size_t bucket) const { return roots_.empty() || roots_[bucket].here; }
   // The order in which spread() is called for all buckets, after the root has changed its own; the same on all ranks.
   const std::vector<size_t>& spread_order() const { return spread_order_; }
   void spread(size_t bucket);

@@ -1,6 +1,7 @@
 #include "trireme/spec/config.h"
 
 #include "trireme/spec/source_model.h"
+#include "trireme/spec/sync_settings.h"
 
 namespace trireme {
 namespace {
@@ -218,41 +219,6 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfi
       .at_least(0);
 }
 
-void describe_communication(Settings& settings, SyncConfig& sync, CommConfig& comm) {
-  settings.section("sync", "How ranks agree on the gradient.");
-  settings.add_choice("sync.kind", sync.kind, {{"allreduce", SyncKind::allreduce}, {"root", SyncKind::root}},
-                      "allreduce: all replicas sum gradients and update; root: a bucket's root does, and sends it on.");
-  settings.add("sync.bucket_mb", sync.bucket_mb, "Gradients that are reduced at once.")
-      .unit("MB")
-      .above(0)
-      .at_most(1e6);
-  settings.add_choice("sync.order", sync.order, {{"backward", SyncOrder::backward}, {"forward", SyncOrder::forward}},
-                      "backward: as gradients come, and a step ends when all have; forward: what the next forward pass "
-                      "needs first goes first, and that begins before the last has come.");
-  settings
-      .add("sync.credit_mb", sync.credit_mb,
-           "With sync.order = forward: gradients that are on their way at once; more urgent ones wait for no more.")
-      .unit("MB")
-      .above(0)
-      .at_most(1e6);
-  settings.section("comm", "How bytes travel between ranks.");
-  settings.add_choice(
-      "comm.transport", comm.transport,
-      {{"auto", TransportKind::automatic},
-       {"shared", TransportKind::shared},
-       {"mpi", TransportKind::mpi},
-       {"nccl", TransportKind::nccl}},
-      "Shared memory or MPI messages; auto = shared memory inside a host, MPI between hosts; nccl = as auto, but NCCL "
-      "for what lies on cards.");
-  settings.add("comm.links", comm.links,
-               "File of measured links, by which algorithms are chosen (trireme bench comm --tune makes it).");
-  settings
-      .add("comm.jitter_ms", comm.jitter_ms,
-           "Every message between stages is held back for a random time up to this, to see how a schedule bears it.")
-      .unit("ms")
-      .at_least(0);
-}
-
 void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConfig& watchdog, LogConfig& log) {
   settings.section("checkpoint", "What is kept of the run.");
   settings.add("checkpoint.every", checkpoint.every, "Steps between checkpoints; 0 = only at the end.")
@@ -313,7 +279,8 @@ Settings describe(RunConfig& config) {
   describe_train(settings, config.train);
   describe_optimizer(settings, config.optimizer);
   describe_parallel(settings, config.parallel, config.memory);
-  describe_communication(settings, config.sync, config.comm);
+  describe_sync(settings, config.sync);
+  describe_communication(settings, config.comm, config.trial);
   describe_run(settings, config.checkpoint, config.watchdog, config.log);
   settings.add_version(config_version, "Version of these settings that a file was written for; may be left out.");
   settings.add("run_dir", config.run_dir, "Folder of the run; empty = runs/NAME-N with the next free number.");
@@ -372,15 +339,7 @@ void check(const RunConfig& config, const Settings& settings) {
           "parallel.shares", "must be as many numbers as", "parallel.data");
   require(config.parallel.in_flight == 0 || config.parallel.schedule == ScheduleKind::arrival, "parallel.in_flight",
           "must be 0 with", "parallel.schedule");
-  const bool forward_first = config.sync.order == SyncOrder::forward;
-  require(!forward_first || config.sync.kind == SyncKind::allreduce, "sync.kind", "must be allreduce with",
-          "sync.order");
-  require(!forward_first || optimizer.clip == 0, "optimizer.clip", "must be 0 with", "sync.order");
-  require(!forward_first || train.nonfinite_limit == 0, "train.nonfinite_limit", "must be 0 with", "sync.order");
-  require(!forward_first || config.parallel.pipe == 1, "parallel.pipe", "must be 1 with", "sync.order");
-  // The sums of BatchNorms are part of the passes: they cannot be in the order that gradients find for themselves, nor
-  // in that of messages, which is another one on each replica.
-  require(!forward_first || !shares_statistics(model), "model.batch_norm", "must be local with", "sync.order");
+  check_sync(config, settings);
   require(config.parallel.schedule != ScheduleKind::arrival || config.parallel.pipe == 1 || config.parallel.data == 1 ||
               !shares_statistics(model),
           "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");

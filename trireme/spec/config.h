@@ -27,7 +27,9 @@ enum class Precision { fp64, fp32, bf16 };
 enum class DeviceKind { cpu, cuda };
 enum class OptimizerKind { adamw, sgd };
 enum class LrSchedule { constant, cosine, linear };
-enum class SyncKind { allreduce, root };
+enum class SyncKind { allreduce, root, stale, eager, local, server, elastic, gossip, hogwild };
+enum class GossipGraph { ring, pairs, exponential };
+enum class EagerKind { solo, majority };
 enum class SyncOrder { backward, forward };
 enum class CodecKind { none, automatic, fp16, bf16, int8, int4, sign, top_k, threshold, low_rank, bound };
 enum class BoundKind { absolute, relative };
@@ -138,12 +140,31 @@ struct SyncConfig {
   double bucket_mb = 8;
   SyncOrder order = SyncOrder::backward;
   double credit_mb = 4;
+  int64_t staleness = 4;
+  int64_t every = 8;
+  bool adapt_lr = false;
+  EagerKind eager = EagerKind::solo;
+  double outer_lr = 1;
+  double outer_momentum = 0;
+  bool overlap = false;
+  int64_t servers = 0;
+  double elasticity = 0.2;
+  GossipGraph graph = GossipGraph::exponential;
 };
+
+// Whether a rank goes on without waiting, in every step, for what all the others did in it.
+inline bool is_loose(SyncKind kind) { return kind != SyncKind::allreduce && kind != SyncKind::root; }
 
 struct CommConfig {
   TransportKind transport = TransportKind::automatic;
   std::string links;
   double jitter_ms = 0;
+};
+
+// What a run is made to bear, to see how it does.
+struct TrialConfig {
+  std::vector<double> delay_ms;
+  int64_t burst = 0;
 };
 
 struct CheckpointConfig {
@@ -175,6 +196,7 @@ struct RunConfig {
   MemoryConfig memory;
   SyncConfig sync;
   CommConfig comm;
+  TrialConfig trial;
   CheckpointConfig checkpoint;
   WatchdogConfig watchdog;
   LogConfig log;

@@ -65,7 +65,10 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
     info.config = manifest.at("config").get<std::string>();
     for (const auto& [name, entry] : manifest.at("files").items()) {
       const auto path = folder / name;
-      (name.rfind("model", 0) == 0 ? info.model_files : info.optimizer_files).push_back(path);
+      auto& files = name.starts_with("model")  ? info.model_files
+                    : name.starts_with("rank") ? info.rank_files
+                                               : info.optimizer_files;
+      files.push_back(path);
       const auto expected = entry.at("bytes").get<uint64_t>();
       std::error_code error;
       const auto found = fs::file_size(path, error);
@@ -165,6 +168,22 @@ void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters
   for (auto& bucket : store.buckets()) ParameterStore::publish(bucket);
 }
 
+bool load_own_state(const CheckpointInfo& info, int rank, int ranks, const OwnState& state) {
+  if (state.empty() || info.rank_files.size() != static_cast<size_t>(ranks)) return false;
+  c10::NoGradGuard no_grad;
+  auto sorted = info.rank_files;
+  std::sort(sorted.begin(), sorted.end());
+  const TensorFiles file({sorted[static_cast<size_t>(rank)]});
+  for (const auto& [name, tensor] : state) {
+    const auto found = file.find(name);
+    if (!found || at::IntArrayRef(found.info->shape) != tensor.sizes() ||
+        found.info->dtype != dtype_of(tensor.scalar_type()))
+      return false;
+  }
+  for (const auto& [name, tensor] : state) tensor.copy_(tensor_of(file.find(name)));
+  return true;
+}
+
 // The state as it was at one step, on the host, with what is needed to write it down.
 struct CheckpointWriter::Snapshot {
   struct Entry {
@@ -173,7 +192,7 @@ struct CheckpointWriter::Snapshot {
   };
   std::map<std::pair<const Bucket*, std::string>, at::Tensor> buffers;  // the bucket, and the name of its state
   std::map<const Buffer*, at::Tensor> model_buffers;
-  std::vector<Entry> model, optimizer;
+  std::vector<Entry> model, optimizer, own;
   Progression progression;
 
   // A copy's place is kept from save to save, though the buffer itself may come and go.
@@ -193,7 +212,7 @@ CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& con
       part_(part) {
   make_folder(folder_);
   // What a killed run left half-written is of no use to anybody.
-  if (part_.stage == 0) clean();
+  if (part_.writer == 0) clean();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -216,20 +235,31 @@ CheckpointWriter::~CheckpointWriter() {
   thread_.join();
 }
 
+void CheckpointWriter::keep_own(const OwnState& state) {
+  c10::NoGradGuard no_grad;
+  std::unique_lock lock(mutex_);
+  wait_until_written(lock, forever);
+  if (!snapshot_) snapshot_ = std::make_unique<Snapshot>();
+  snapshot_->own.clear();
+  for (const auto& [name, tensor] : state) snapshot_->own.push_back({name, tensor.to(at::kCPU, false, /*copy=*/true)});
+}
+
 void CheckpointWriter::save(const ParameterList& order, const ParameterStore& store, const Progression& progression,
                             const BufferList& model_buffers) {
   c10::NoGradGuard no_grad;
   const auto begun = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   wait_until_written(lock, forever);  // the one before: its buffers are in use
-  const bool first = !snapshot_;
-  if (first) snapshot_ = std::make_unique<Snapshot>();
+  if (!snapshot_) snapshot_ = std::make_unique<Snapshot>();
   auto& snapshot = *snapshot_;
+  const bool first = part_.model && snapshot.model.empty();
   for (const auto& bucket : store.buckets()) {
+    if (!part_.model) break;
     snapshot.copy_of(bucket, "", bucket.master).copy_(bucket.master);
     for (const auto& [name, buffer] : bucket.state) snapshot.copy_of(bucket, name, buffer).copy_(buffer);
   }
   for (const auto& buffer : model_buffers) {
+    if (!part_.model) break;
     auto& copy = snapshot.model_buffers[buffer.get()];
     if (!copy.defined()) copy = at::empty(buffer->value.sizes(), buffer->value.options().device(at::kCPU));
     copy.copy_(buffer->value);
@@ -277,7 +307,7 @@ void CheckpointWriter::run() {
       log::warn("the checkpoint of step {} was not saved: {}. Training goes on; earlier checkpoints are untouched",
                 snapshot_->progression.step, error.what());
       recorder_.event("checkpoint_failed", {{"step", snapshot_->progression.step}, {"reason", error.what()}});
-      if (part_.stage == 0)
+      if (part_.writer == 0)
         remove_tree(folder_ / fmt::format("step-{}{}", snapshot_->progression.step, partial_suffix));
     }
     lock.lock();
@@ -296,10 +326,10 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
     write_part(snapshot, partial);
   } catch (...) {
     // Whoever waits for this part must not wait for ever.
-    std::ofstream(partial / fmt::format("part-{}.failed", part_.stage));
+    std::ofstream(partial / fmt::format("part-{}.failed", part_.writer));
     throw;
   }
-  if (part_.stage != 0) return;
+  if (part_.writer != 0) return;
 
   const auto files = gather_parts(partial);
   uint64_t total = 0;
@@ -318,16 +348,17 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
                   {{"step", progression.step}, {"path", whole.string()}, {"bytes", total}, {"write_s", seconds}});
 }
 
-// This stage's files, and then a note that they are there.
+// This writer's files, and then a note that they are there.
 void CheckpointWriter::write_part(const Snapshot& snapshot, const fs::path& partial) {
   RateLimit limit(static_cast<uint64_t>(config_.rate_mb * 1e6));
-  const auto suffix = part_.stages == 1 ? std::string() : fmt::format("-{:05}-of-{:05}", part_.stage + 1, part_.stages);
+  const auto one_of = [](int number, int count) { return fmt::format("-{:05}-of-{:05}", number + 1, count); };
+  const auto suffix = part_.stages == 1 ? std::string() : one_of(part_.stage, part_.stages);
   ordered_json files;
-  const auto write_file = [&](const std::string& kind, const std::vector<Snapshot::Entry>& entries) {
+  const auto write_file = [&](const std::string& name, const std::vector<Snapshot::Entry>& entries) {
     std::vector<TensorInfo> tensors;
     for (const auto& entry : entries)
       tensors.push_back({entry.name, dtype_of(entry.view.scalar_type()), entry.view.sizes().vec()});
-    const auto file = kind + suffix + ".safetensors";
+    const auto file = name + ".safetensors";
     SafetensorsWriter writer(partial / file, tensors, {{"format", "pt"}}, &limit);
     for (const auto& entry : entries) {
       writer.append(bytes_of(entry.view.contiguous()));  // in the order of its dims, however it lies here
@@ -336,21 +367,25 @@ void CheckpointWriter::write_part(const Snapshot& snapshot, const fs::path& part
     const auto written = writer.finish();
     files[file] = {{"bytes", written.bytes}, {"xxh3", hex(written.checksum)}};
   };
-  write_file("model", snapshot.model);
-  write_file("optimizer", snapshot.optimizer);
-  write_atomically(partial / fmt::format("part-{}.json", part_.stage), files.dump());
+  if (part_.model) {
+    write_file("model" + suffix, snapshot.model);
+    write_file("optimizer" + suffix, snapshot.optimizer);
+  }
+  if (!snapshot.own.empty()) write_file("rank" + one_of(part_.writer, part_.writers), snapshot.own);
+  write_atomically(partial / fmt::format("part-{}.json", part_.writer), files.dump());
 }
 
-// Waits for the notes of all stages and takes them away: what they say goes into the manifest.
+// Waits for the notes of all writers and takes them away: what they say goes into the manifest.
 ordered_json CheckpointWriter::gather_parts(const fs::path& partial) {
   ordered_json files;
-  for (int stage = 0; stage < part_.stages; ++stage) {
-    const auto note = partial / fmt::format("part-{}.json", stage);
+  for (int writer = 0; writer < part_.writers; ++writer) {
+    const auto note = partial / fmt::format("part-{}.json", writer);
     while (!fs::exists(note)) {
-      if (fs::exists(partial / fmt::format("part-{}.failed", stage))) fail("stage {} could not save its part", stage);
+      if (fs::exists(partial / fmt::format("part-{}.failed", writer)))
+        fail("writer {} could not save its part", writer);
       {
         std::unique_lock lock(mutex_);
-        if (ending_) fail("the run ended before stage {} had saved its part", stage);
+        if (ending_) fail("the run ended before writer {} had saved its part", writer);
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       ++pieces_written_;  // the others are at work: their own watchdogs look after them

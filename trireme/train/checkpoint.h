@@ -1,8 +1,10 @@
 // Checkpoints: a folder step-N with model.safetensors (masters and buffers, under their global names),
 // optimizer.safetensors and manifest.json (format, version, step, configuration, size and checksum of each file). With
 // several stages each writes files of its own (model-00002-of-00004.safetensors); they load on any other cut, because
-// names are global. A folder is written under another name and renamed when it is whole and on the disk, so what bears
-// the name is complete. The bytes depend only on the values and the cut: not on replicas, buckets or time.
+// names are global. Where replicas differ, or keep something of their own, each rank adds a file of that
+// (rank-00002-of-00004.safetensors), from which as many ranks go on exactly. A folder is written under another name and
+// renamed when it is whole and on the disk, so what bears the name is complete. The bytes depend only on the values and
+// the cut: not on replicas, buckets or time.
 #pragma once
 
 #include <atomic>
@@ -29,6 +31,7 @@ struct CheckpointInfo {
   Progression progression;
   std::string config;  // the resolved configuration of the run that wrote it
   std::vector<std::filesystem::path> model_files, optimizer_files;
+  std::vector<std::filesystem::path> rank_files;  // by rank, where ranks had something of their own
 };
 
 // Reads the manifest and checks every file's size and checksum. Refuses what is damaged, foreign or newer, with the
@@ -54,10 +57,16 @@ ParameterList saved_parameters(const Model& model);
 void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters, ParameterStore& store,
                      bool with_optimizer, bool whole_model = true, const BufferList& buffers = {});
 
-// Which part of the model a writer saves. The first stage's writer waits for the others' files and completes the
-// folder.
+// Loads what a rank had of its own into the tensors of `state`. False, and nothing is changed, where the checkpoint has
+// none for so many ranks, or of another kind.
+bool load_own_state(const CheckpointInfo& info, int rank, int ranks, const OwnState& state);
+
+// Which part of a checkpoint a writer saves: a stage of the model, or only what its rank has of its own, or both. The
+// first writer waits for the others' files and completes the folder.
 struct CheckpointPart {
   int stage = 0, stages = 1;
+  int writer = 0, writers = 1;
+  bool model = true;
 };
 
 // Writes checkpoints in the background: save() copies the state, which is all the training waits for, and returns.
@@ -67,6 +76,8 @@ class CheckpointWriter {
                    Recorder& recorder, CheckpointPart part = {});
   ~CheckpointWriter();  // finishes what was begun
 
+  // What this rank has of its own goes with the next save.
+  void keep_own(const OwnState& state);
   void save(const ParameterList& order, const ParameterStore& store, const Progression& progression,
             const BufferList& buffers = {});
   // Waits for the save that is under way; false if `timeout_s` was too short.

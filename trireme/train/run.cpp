@@ -209,14 +209,14 @@ class Run {
       load_checkpoint(info, saved_parameters(trainer.model()), trainer.store(), /*with_optimizer=*/true,
                       /*whole_model=*/trainer.mesh().stages == 1, trainer.model().buffers());
       trainer.progression() = info.progression;
+      const auto own = trainer.own_state();
+      if (!load_own_state(info, world_.rank(), world_.size(), own) && !own.empty() && world_.rank() == 0)
+        log::info("the checkpoint has no states of {} ranks under this sync.kind: all begin with what they agreed on",
+                  world_.size());
     }
     folder_.path = world_.from_first(folder_.path.string(), "share the run's folder");
     if (world_.rank() == 0) open_folder(trainer, stages);
-    if (trainer.mesh().replica_of(world_.rank()) == 0) {
-      writer_ = std::make_unique<CheckpointWriter>(
-          folder_.path, config_.checkpoint, resolved_, world_.recorder(),
-          CheckpointPart{trainer.mesh().stage_of(world_.rank()), trainer.mesh().stages});
-    }
+    open_writer(trainer);
     result_.run_dir = folder_.path;
     result_.items = data_.train->items();
     do_steps(trainer);
@@ -241,6 +241,17 @@ class Run {
     problem = world_.from_first(problem, "share the run's folder");
     if (!problem.empty()) refuse("{}", problem);
     return world_.from_first(folder_.checkpoint ? folder_.checkpoint->folder.string() : "", "share the checkpoint");
+  }
+
+  // Of each stage one replica saves the model; every rank saves what it has of its own.
+  void open_writer(StageTrainer& trainer) {
+    const auto& mesh = trainer.mesh();
+    const int stage = mesh.stage_of(world_.rank());
+    const bool model = mesh.replica_of(world_.rank()) == 0, own = !trainer.own_state().empty();
+    if (!model && !own) return;
+    const CheckpointPart part{stage, mesh.stages, own ? world_.rank() : stage, own ? world_.size() : mesh.stages,
+                              model};
+    writer_ = std::make_unique<CheckpointWriter>(folder_.path, config_.checkpoint, resolved_, world_.recorder(), part);
   }
 
   void open_folder(StageTrainer& trainer, const std::vector<StagePlan>& stages) {
@@ -269,34 +280,30 @@ class Run {
     RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
     StragglerWatch stragglers(config_, trainer.mesh(), world_);
     int64_t before_ns = monotonic_ns();
-    const auto due = [](int64_t every, int64_t step) { return every > 0 && step % every == 0; };
-    while (trainer.progression().step < config_.train.steps) {
+    reported_ = together_at_ = trainer.progression().step;
+    while (trainer.progression().step < config_.train.steps || !trainer.together()) {
       trace.before(trainer.progression().step + 1);
       auto report = trainer.step(world_.board()->stop_requested() != 0);
-      const bool stopping = trainer.stop_agreed(), last = stopping || report.step == config_.train.steps;
-      if (!stopping && (last || due(config_.train.eval_every, report.step))) trainer.evaluate(report);
-      if (report.eval_loss) {
-        result_.eval_loss = report.eval_loss;
-        result_.eval_accuracy = report.eval_accuracy;
-      }
+      const bool together = trainer.together(), stopping = together && trainer.stop_agreed();
+      const bool last = together && (stopping || report.step == config_.train.steps);
+      if (together && !stopping && (last || due(config_.train.eval_every, report.step))) evaluate(trainer, report);
       result_.loss = report.loss;
-      world_.recorder().report(report);
-      if (options_.after_step) options_.after_step(report);
+      // Ranks that go their own ways may be in one step of the job for a while. What is due is told when all are there.
+      const int64_t done = report.step - reported_;
+      if (together || (done > 0 && !is_due(report.step))) {
+        world_.recorder().report(report);
+        if (options_.after_step) options_.after_step(report);
+        reported_ = report.step;
+      }
       trainer.check_finite(report);
       stragglers.after(report);
       trace.after(report.step, last);
-      if (due(config_.watchdog.replicas, report.step)) trainer.check_replicas();  // before anything wrong is saved
-      if (last || due(config_.checkpoint.every, report.step)) {
-        world_.recorder().compute("save");
-        trainer.while_whole([&] {
-          if (!writer_) return;
-          const auto& model = trainer.model();
-          writer_->save(saved_parameters(model), trainer.store(), trainer.progression(), model.buffers());
-        });
+      if (together) save_if_due(trainer, report.step, last);
+      if (reported_ == report.step && done > 0) {
+        const int64_t now_ns = monotonic_ns();
+        seconds.push_back(static_cast<double>(now_ns - before_ns) * 1e-9 / static_cast<double>(done));
+        before_ns = now_ns;
       }
-      const int64_t now_ns = monotonic_ns();
-      seconds.push_back(static_cast<double>(now_ns - before_ns) * 1e-9);
-      before_ns = now_ns;
       if (stopping && report.step < config_.train.steps) {
         result_.stopped_by = world_.board()->stop_requested();
         if (result_.stopped_by == 0) result_.stopped_by = SIGTERM;  // another host's ranks were asked
@@ -308,6 +315,33 @@ class Run {
     result_.step_s = median(seconds);
     if (result_.step_s > 0)
       result_.items_per_s = static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / result_.step_s;
+  }
+
+  // Whether a multiple of `every` has been passed since all ranks stood together.
+  bool due(int64_t every, int64_t step) const { return every > 0 && step / every > together_at_ / every; }
+  bool is_due(int64_t step) const {
+    return step >= config_.train.steps || due(config_.train.eval_every, step) || due(config_.checkpoint.every, step);
+  }
+
+  void evaluate(StageTrainer& trainer, StepReport& report) {
+    trainer.evaluate(report);
+    if (!report.eval_loss) return;
+    result_.eval_loss = report.eval_loss;
+    result_.eval_accuracy = report.eval_accuracy;
+  }
+
+  void save_if_due(StageTrainer& trainer, int64_t step, bool last) {
+    if (due(config_.watchdog.replicas, step)) trainer.check_replicas();  // before anything wrong is saved
+    if (last || due(config_.checkpoint.every, step)) {
+      world_.recorder().compute("save");
+      if (writer_) writer_->keep_own(trainer.own_state());
+      trainer.while_whole([&] {
+        if (!writer_) return;
+        const auto& model = trainer.model();
+        writer_->save(saved_parameters(model), trainer.store(), trainer.progression(), model.buffers());
+      });
+    }
+    together_at_ = step;
   }
 
   void finish(const std::string& resumed_from) {
@@ -330,6 +364,7 @@ class Run {
   Split data_;
   RunFolder folder_;  // rank 0's
   RunResult result_;
+  int64_t reported_ = 0, together_at_ = 0;  // the last step that was told, and in which all ranks stood
 };
 
 }  // namespace

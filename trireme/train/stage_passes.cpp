@@ -55,7 +55,7 @@ Pass StageTrainer::pass_of(const Microbatch& microbatch) const {
   Pass pass;
   pass.training = true;
   pass.dropout =
-      Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(progression_.step));
+      Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(own_step_ - 1));
   pass.samples = microbatch.positions;
   pass.documents = documents_of(microbatch.starts);
   if (before_layer_) pass.before_layer = &before_layer_;
@@ -223,6 +223,12 @@ void StageTrainer::evaluate_one(size_t m) {
 
 void StageTrainer::evaluate(StepReport& report) {
   if (evaluation_graph_.size() == 0) return;
+  if (!loose_) return evaluate_now(report);
+  c10::NoGradGuard no_grad;
+  loose_->with_agreed(false, [&] { evaluate_now(report); });
+}
+
+void StageTrainer::evaluate_now(StepReport& report) {
   loss_sum_.zero_();
   right_ = at::zeros_like(loss_sum_);
   catch_up();

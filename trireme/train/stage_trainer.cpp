@@ -5,7 +5,9 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
@@ -79,6 +81,7 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   if (!stage_->first()) {
     for (const auto& parameter : stage_->model().parameters()) parameter->gradient.deferred = &weight_gradients_;
   }
+  if (is_loose(config.sync.kind)) open_loose();
   if (config.sync.kind == SyncKind::root || sync_->ahead()) find_layers();
   if (shares_statistics(config.model) && mesh_.replicas > 1)
     replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
@@ -112,13 +115,33 @@ void StageTrainer::join_groups() {
   for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
   peers.to = peers.from;  // gradients go back the way that activations came
   peers.message_bytes = widest_crossing_ * pieces_.front().count;
+  open_postbox(peers);
+}
+
+void StageTrainer::open_postbox(const MailPeers& given) {
+  MailPeers peers = given;
   peers.device = device_;
   peers.trace = &device_trace_;
   postbox_ =
-      std::make_unique<Postbox>(communicator.open_mail(peers), world_.recorder(),
+      std::make_unique<Postbox>(world_.communicator().open_mail(peers), world_.recorder(),
                                 PostboxOptions{world_.rank(), device_, config_.comm.jitter_ms * 1e-3,
                                                static_cast<uint64_t>(config_.train.seed + world_.rank()), settles_});
   carriers_.postbox = postbox_.get();
+}
+
+void StageTrainer::open_loose() {
+  if (LooseSync::sends_messages(config_.sync.kind)) {
+    MailPeers peers;
+    for (int other = 0; other < world_.size(); ++other) {
+      if (other != world_.rank()) peers.to.push_back(other);
+    }
+    peers.from = peers.to;
+    for (const auto& bucket : store_->buckets())
+      peers.message_bytes = std::max(peers.message_bytes, static_cast<int64_t>(bucket.master.nbytes()));
+    open_postbox(peers);
+  }
+  const double share = static_cast<double>(share_.count) / static_cast<double>(config_.train.batch);
+  loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share});
 }
 
 std::string StageTrainer::brief() const {
@@ -145,6 +168,7 @@ void StageTrainer::build_step() {
     before.push_back(forward_pass);
     passes.push_back(graph.add(TaskKind::backward, index, Lane::compute, [this, m] { backward(m); }, before));
   }
+  if (loose_) return build_loose_tail(passes);
   sync_->add_tasks(graph);
 
   // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them.
@@ -188,6 +212,26 @@ void StageTrainer::build_step() {
               },
               {decision});
   }
+}
+
+void StageTrainer::build_loose_tail(const std::vector<TaskId>& passes) {
+  auto& graph = step_graph_;
+  const auto update = [this] {
+    c10::NoGradGuard no_grad;
+    loose_->update({own_step_, loss_sum_.item<double>(), wants_stop_});
+  };
+  const TaskId updated = graph.add(TaskKind::optimize, -1, Lane::compute, update, passes);
+  auto task = std::make_shared<TaskId>();
+  const auto exchange = [this, task] {
+    c10::NoGradGuard no_grad;
+    loose_->exchange([this, task](std::exception_ptr error) { executor_.complete(*task, error); });
+  };
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, exchange, {updated});
+  const auto adopt = [this] {
+    c10::NoGradGuard no_grad;
+    loose_->adopt();
+  };
+  graph.add(TaskKind::decide, -1, Lane::compute, adopt, {*task});
 }
 
 void StageTrainer::fill_totals() {
@@ -271,15 +315,19 @@ StepReport StageTrainer::step(bool stop) {
   step_begun_s_ = clock_.now_s();
   awaited_s_ = 0;
   const int64_t sent = world_.recorder().sent_bytes();
+  if (loose_ && !begun_) loose_->begin();
+  begun_ = true;
+  own_step_ = (loose_ ? loose_->own_steps() : progression_.step) + 1;
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
     const bool reads = stage_->first() || stage_->last() || config_.data.separator >= 0;
     loader_ = std::make_unique<StepLoader>(
-        *data_.train, order, pieces_, progression_.step,
+        *data_.train, order, pieces_, own_step_ - 1,
         StepLoaderOptions{.threads = loader_threads(config_, device_), .pinned = device_.is_cuda(), .reads = reads});
   }
   wants_stop_ = stop;
-  world_.recorder().set_step(progression_.step + 1);
+  world_.recorder().set_step(own_step_);
+  bear_trial();
   store_->begin_step();
   loss_sum_.zero_();
   backwards_ = 0;
@@ -287,25 +335,45 @@ StepReport StageTrainer::step(bool stop) {
     flight.arrived.resize(stage_->incoming().size());
     flight.gradients.resize(stage_->outgoing().size());
   }
-  lr_ = learning_rate(config_.optimizer, progression_.step + 1, config_.train.steps);
+  lr_ = learning_rate(config_.optimizer, std::min(own_step_, config_.train.steps), config_.train.steps);
   kept_bytes_ = most_kept_bytes_ = largest_flight_bytes_ = 0;
   executor_.run(step_graph_, *schedule_);
   device_trace_.settle();
   if (sync_->ahead()) behind_ = {std::vector<bool>(squares_.size(), true), progression_.updates, lr_};
-  ++progression_.step;
+  const int64_t done_before = progression_.step;
+  progression_.step = loose_ ? loose_->job_step() : progression_.step + 1;
+  if (loose_) {
+    grad_norm_ = loose_->grad_norm();
+    update_ = loose_->updated();
+    stop_agreed_ = loose_->stop_agreed();
+  }
   world_.recorder().memory().set("activations", most_kept_bytes_);
 
   StepReport report;
   report.step = progression_.step;
   report.steps = config_.train.steps;
-  report.loss = totals_[total_loss].item<double>();
+  report.loss = loose_ ? loose_->loss() : totals_[total_loss].item<double>();
   report.grad_norm = grad_norm_;
   report.lr = lr_;
   report.step_s = clock_.now_s() - step_begun_s_;
   report.items = data_.train->items();
-  report.items_per_s = static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / report.step_s;
+  const int64_t done = loose_ ? progression_.step - done_before : 1;
+  report.items_per_s =
+      static_cast<double>(done * config_.train.batch * data_.train->items_per_sample()) / report.step_s;
   report.skipped = progression_.skipped;
   report.reduce_wait_s = last_reduce_idle_s_ = executor_.idle().reduce_s + awaited_s_;
+  if (loose_) {
+    report.staleness = loose_->staleness();
+  } else {
+    tell_times(report);
+  }
+  report.sent_bytes = world_.recorder().sent_bytes() - sent;
+  report.memory = world_.recorder().memory().by_owner();
+  return report;
+}
+
+// Who waited for what, as the ranks summed it up.
+void StageTrainer::tell_times(StepReport& report) {
   for (int stage = 0; mesh_.stages > 1 && stage < mesh_.stages; ++stage) {
     const auto* idle = totals_.const_data_ptr<double>() + total_idle + 3 * stage;
     report.idle.push_back({idle[0] / report.step_s, idle[1] / report.step_s, idle[2] / report.step_s});
@@ -315,9 +383,14 @@ StepReport StageTrainer::step(bool stop) {
     report.busy_s.assign(busy, busy + world_.size());
     report.waits_for = awaited_rank(report.busy_s, mesh_.replicas);
   }
-  report.sent_bytes = world_.recorder().sent_bytes() - sent;
-  report.memory = world_.recorder().memory().by_owner();
-  return report;
+}
+
+void StageTrainer::bear_trial() const {
+  const auto& trial = config_.trial;
+  const auto rank = static_cast<size_t>(world_.rank());
+  if (rank >= trial.delay_ms.size()) return;
+  if (trial.burst > 0 && own_step_ / trial.burst % world_.size() != world_.rank()) return;
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(trial.delay_ms[rank]));
 }
 
 void StageTrainer::check_finite(const StepReport& report) const {
@@ -354,14 +427,20 @@ void StageTrainer::find_layers() {
 
 void StageTrainer::while_whole(const std::function<void()>& save) {
   catch_up();
+  if (loose_) return loose_->with_agreed(true, save);
   if (config_.sync.kind == SyncKind::root) sync_->gather_state(*optimizer_);
   save();
   if (config_.sync.kind == SyncKind::root) sync_->release_state();
 }
 
+OwnState StageTrainer::own_state() {
+  if (!loose_) return {};
+  return loose_->own_state();
+}
+
 void StageTrainer::check_replicas() {
   catch_up();
-  if (mesh_.replicas == 1) return;
+  if (mesh_.replicas == 1 || (loose_ && !loose_->equal_when_together())) return;
   world_.recorder().compute("compare replicas");
   auto ranks = differing_replicas(*store_, world_.communicator(), groups_.stage);
   if (ranks.empty()) return;

@@ -5,6 +5,8 @@
 //         └→ forward m−1 → backward m−1 ─→ reduce 0 … reduce b−1, as gradients come, while other stages still work
 //                                             └→ norm 0 … norm b−1 ─→ totals over all ranks → decide → optimize 0 … b−1
 //
+// (With a loose sync.kind it is: … backward m−1 → update → exchange → adopt.)
+//
 // The schedule chooses among the passes that are ready. `decide` sees the loss and the gradient norm of the whole job,
 // so every rank decides alike: update, or skip.
 #pragma once
@@ -24,19 +26,13 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/store.h"
 #include "trireme/parallel/gradient_sync.h"
+#include "trireme/parallel/loose_sync.h"
 #include "trireme/spec/config.h"
 #include "trireme/spec/mesh.h"
+#include "trireme/spec/progression.h"
 #include "trireme/train/stage.h"
 
 namespace trireme {
-
-// What a run carries from step to step besides the parameters and the optimizer's state.
-struct Progression {
-  int64_t step = 0;     // steps done
-  int64_t updates = 0;  // of which so many changed the parameters
-  int64_t skipped = 0;  // and so many were skipped for values that are not finite
-  int64_t skipped_in_a_row = 0;
-};
 
 class StageTrainer {
  public:
@@ -52,6 +48,10 @@ class StageTrainer {
   // Compares checksums of all replicas' parameters; throws on all of them when one has others. Collective.
   void check_replicas();
   bool stop_agreed() const { return stop_agreed_; }
+  // Whether all ranks stand in the same step now: only then may they do what is collective.
+  bool together() const { return !loose_ || loose_->together(); }
+  // What this rank has of its own, besides what while_whole() saves; whether ranks have anything, the same on all.
+  OwnState own_state();
   // Calls `save` when parameters and optimizer state are whole on the ranks that save them. Collective.
   void while_whole(const std::function<void()>& save);
 
@@ -96,6 +96,12 @@ class StageTrainer {
   };
 
   void join_groups();
+  void open_postbox(const MailPeers& peers);
+  void open_loose();
+  void build_loose_tail(const std::vector<TaskId>& passes);
+  void evaluate_now(StepReport& report);
+  void tell_times(StepReport& report);
+  void bear_trial() const;
   void build_step();
   void build_evaluation();
   std::vector<TaskId> add_receives(Graph& graph, uint16_t kind, size_t microbatch);
@@ -133,7 +139,8 @@ class StageTrainer {
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   DeviceTrace device_trace_;
-  std::unique_ptr<Postbox> postbox_;  // none without other stages
+  std::unique_ptr<LooseSync> loose_;
+  std::unique_ptr<Postbox> postbox_;  // none without messages; goes before those that its thread calls
 
   std::unique_ptr<Schedule> schedule_;
   Carriers carriers_;
@@ -156,12 +163,14 @@ class StageTrainer {
   bool settles_ = false;  // a pass is given to the card when its messages are there, and one at a time ahead
   at::Tensor loss_sum_;   // over this rank's samples, on the device
   double evaluated_items_ = 0;
-  at::Tensor right_;    // in an evaluation: samples whose class this rank told, on the device
-  int64_t judged_ = 0;  // of so many
-  at::Tensor totals_;  // summed over ranks: see Total; on the host
+  at::Tensor right_;                 // in an evaluation: samples whose class this rank told, on the device
+  int64_t judged_ = 0;               // of so many
+  at::Tensor totals_;                // summed over ranks: see Total; on the host
   std::vector<at::Tensor> squares_;  // of each bucket's gradients
 
   Progression progression_;
+  int64_t own_step_ = 0;  // of this rank, from 1: the one that runs now
+  bool begun_ = false;
   bool wants_stop_ = false, stop_agreed_ = false;
   bool eager_ = false;  // buckets are updated as they are reduced: nothing depends on the whole gradient
   double grad_norm_ = 0, scale_ = 1, lr_ = 0;

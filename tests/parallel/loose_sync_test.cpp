@@ -1,0 +1,450 @@
+// Each way to keep replicas together, against an explicit reference of what it promises. Ranks are threads with a few
+// parameters each; what a gradient is, is up to the test.
+#include "trireme/parallel/loose_sync.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "tests/close.h"
+#include "trireme/base/random.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t size_of_all = 48;
+
+RunConfig config_of(SyncKind kind, int64_t steps) {
+  RunConfig config;
+  config.train.steps = steps;
+  config.train.batch = 8;
+  config.train.precision = Precision::fp64;
+  config.checkpoint.every = 0;
+  config.watchdog.replicas = 0;
+  config.optimizer = {.kind = OptimizerKind::sgd,
+                      .lr = 0.125,
+                      .weight_decay = 0,
+                      .momentum = 0,
+                      .clip = 0,
+                      .schedule = LrSchedule::constant,
+                      .warmup = 0};
+  config.sync.kind = kind;
+  config.sync.bucket_mb = 16 * 8 * 1e-6;  // three buckets
+  return config;
+}
+
+ParameterPtr parameter(const std::string& name, int64_t elements, double first) {
+  auto made = std::make_shared<Parameter>();
+  made->name = name;
+  made->value = at::arange(elements, at::kDouble) + first;
+  return made;
+}
+
+// What a rank sees of its parameters and gives as a gradient, in its own step number n.
+using Gradient = std::function<at::Tensor(int rank, int64_t n, const at::Tensor& x)>;
+// What a rank did in a step.
+struct Seen {
+  int64_t n;
+  at::Tensor x, gradient;
+};
+
+struct Ran {
+  std::vector<std::vector<Seen>> steps;        // by rank
+  std::vector<at::Tensor> own, agreed, start;  // at the end, by rank
+  std::vector<OwnState> states;
+  std::vector<std::vector<int64_t>> staleness;
+};
+
+// One rank of such a run.
+class Puppet {
+ public:
+  Puppet(const RunConfig& config, World& world)
+      : world_(world),
+        parameters_{parameter("a", 16, 1), parameter("b", 16, -3), parameter("c", 16, 0.5)},
+        store_(parameters_, Precision::fp64, at::kCPU, config.sync.bucket_mb * 1e6,
+               [&](int64_t bytes, int) { return world.communicator().allocate(bytes); }),
+        optimizer_(make_optimizer(config.optimizer)) {
+    for (auto& bucket : store_.buckets()) optimizer_->prepare(bucket);
+    MailPeers peers;
+    for (int other = 0; other < world.size(); ++other) {
+      if (other != world.rank()) peers.to.push_back(other);
+    }
+    peers.from = peers.to;
+    peers.message_bytes = 1024;
+    postbox_ = std::make_unique<Postbox>(world.communicator().open_mail(peers), world.recorder(), PostboxOptions{});
+    sync_ = make_loose_sync(
+        {config, world, store_, *optimizer_, progression_, postbox_.get(), 1.0 / static_cast<double>(world.size())});
+  }
+  ~Puppet() {
+    // As programs do: nobody leaves while others may still be in a call with it.
+    world_.communicator().now([&] { return world_.communicator().barrier("finish"); });
+    postbox_.reset();
+  }
+
+  at::Tensor x() {
+    std::vector<at::Tensor> all;
+    for (const auto& bucket : store_.buckets()) all.push_back(bucket.master.clone());
+    return at::cat(all);
+  }
+
+  void step(const at::Tensor& gradient, bool stop = false) {
+    const auto share = 1.0 / static_cast<double>(world_.size());
+    int64_t first = 0;
+    for (auto& bucket : store_.buckets()) {
+      at::mul_out(bucket.gradients, gradient.narrow(0, first, bucket.elements), at::scalar_tensor(share, at::kDouble));
+      first += bucket.elements;
+    }
+    sync_->update({sync_->own_steps() + 1, share * gradient.sum().item<double>(), stop});
+    std::promise<void> going_on;
+    sync_->exchange([&](std::exception_ptr error) {
+      if (error) {
+        going_on.set_exception(error);
+      } else {
+        going_on.set_value();
+      }
+    });
+    going_on.get_future().get();
+    sync_->adopt();
+    progression_.step = sync_->job_step();
+  }
+
+  LooseSync& sync() { return *sync_; }
+
+ private:
+  World& world_;
+  ParameterList parameters_;
+  ParameterStore store_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Progression progression_;
+  std::unique_ptr<LooseSync> sync_;
+  std::unique_ptr<Postbox> postbox_;
+};
+
+Ran run(const RunConfig& config, int ranks, const Gradient& gradient, double slowest_ms = 0) {
+  Ran ran;
+  const auto places = static_cast<size_t>(ranks);
+  ran.steps.resize(places);
+  ran.own.resize(places);
+  ran.agreed.resize(places);
+  ran.start.resize(places);
+  ran.states.resize(places);
+  ran.staleness.resize(places);
+  World::run_threads(ranks, [&](World& world) {
+    c10::NoGradGuard no_grad;
+    const int rank = world.rank();
+    const auto place = static_cast<size_t>(rank);
+    Puppet puppet(config, world);
+    auto& sync = puppet.sync();
+    ran.start[place] = puppet.x();
+    sync.begin();
+    while (!sync.together() || sync.job_step() < config.train.steps) {
+      const int64_t n = sync.own_steps() + 1;
+      Seen seen{n, puppet.x(), {}};
+      seen.gradient = gradient(rank, n, seen.x);
+      if (slowest_ms > 0) {
+        const double share = uniform(Key{7}.with(static_cast<uint64_t>(rank)), static_cast<uint64_t>(n));
+        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(slowest_ms * share * share));
+      }
+      ran.steps[place].push_back(seen);
+      puppet.step(seen.gradient);
+      ASSERT_LT(n, 10 * config.train.steps + 1000) << "no end";
+    }
+    ran.own[place] = puppet.x();
+    ran.staleness[place] = sync.staleness();
+    for (const auto& [name, tensor] : sync.own_state()) ran.states[place][name] = tensor.clone();
+    sync.with_agreed(true, [&] { ran.agreed[place] = puppet.x(); });
+    EXPECT_TRUE(at::equal(puppet.x(), ran.own[place]) || config.sync.kind == SyncKind::server);
+  });
+  return ran;
+}
+
+// A bowl with another bottom for each rank and step.
+at::Tensor bowl(int rank, int64_t n, const at::Tensor& x) {
+  return 0.5 * (x - 0.1 * rank - 0.01 * static_cast<double>(n % 5));
+}
+// Whole numbers that do not depend on x: sums of them are exact in any order.
+at::Tensor whole_numbers(int rank, int64_t n, const at::Tensor& x) {
+  const auto values = at::arange(x.numel(), at::kDouble);
+  return at::remainder(values * (3 + rank) + 7 * n, 11) - 5;
+}
+
+at::Tensor sum_of_gradients(const Ran& ran) {
+  auto sum = at::zeros({size_of_all}, at::kDouble);
+  for (const auto& steps : ran.steps) {
+    for (const auto& seen : steps) sum += seen.gradient / static_cast<double>(ran.steps.size());
+  }
+  return sum;
+}
+
+void expect_equal_replicas(const std::vector<at::Tensor>& replicas) {
+  for (const auto& one : replicas) EXPECT_TRUE(at::equal(one, replicas[0]));
+}
+
+class ManyRanks : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ManyRanks, testing::Values(1, 2, 3, 4));
+
+// ---- stale ----
+
+// Whatever a rank knew when it computed a gradient, sums are applied in their order, and nothing else is.
+TEST_P(ManyRanks, StaleAppliesTheSumsOfAllStepsInTheirOrder) {
+  for (const int64_t bound : {0, 1, 3}) {
+    auto config = config_of(SyncKind::stale, 30);
+    config.sync.staleness = bound;
+    const auto ran = run(config, GetParam(), bowl, 3);
+    // By hand: x after n sums.
+    std::vector<at::Tensor> x{ran.start[0]};
+    for (size_t n = 0; n < 30; ++n) {
+      auto sum = at::zeros({size_of_all}, at::kDouble);
+      for (const auto& steps : ran.steps) {
+        // The parameters that the rank used are those after some number of sums, not too few of them.
+        const auto& used = steps[n].x;
+        bool known = false;
+        for (size_t lacks = 0; lacks <= static_cast<size_t>(bound) && lacks <= n; ++lacks)
+          known = known || (used - x[n - lacks]).abs().max().item<double>() < 1e-12;
+        EXPECT_TRUE(known) << "step " << n + 1;
+        sum += bowl(static_cast<int>(&steps - &ran.steps[0]), steps[n].n, used) / static_cast<double>(GetParam());
+      }
+      x.push_back(x.back() - 0.125 * sum);
+    }
+    for (const auto& mine : ran.own) expect_close(mine, x.back(), 1e-12);
+    expect_equal_replicas(ran.own);
+    for (const auto& counts : ran.staleness) {
+      EXPECT_LE(counts.size(), static_cast<size_t>(bound) + 1);
+      EXPECT_EQ(at::tensor(counts).sum().item<int64_t>(), 30);
+    }
+  }
+}
+
+TEST(Stale, DividesTheRateByWhatTheGradientsLacked) {
+  auto config = config_of(SyncKind::stale, 1);
+  config.sync.adapt_lr = true;
+  const auto ran = run(config, 2, bowl);
+  expect_close(ran.own[0], ran.start[0] - 0.125 * sum_of_gradients(ran), 1e-12);  // lacks nothing: the whole rate
+}
+
+// ---- eager ----
+
+TEST_P(ManyRanks, EagerLosesNoGradientAndKeepsReplicasEqual) {
+  for (const auto kind : {EagerKind::solo, EagerKind::majority}) {
+    for (const int64_t every : {1, 4, 100}) {
+      auto config = config_of(SyncKind::eager, 30);
+      config.sync.eager = kind;
+      config.sync.every = every;
+      const auto ran = run(config, GetParam(), whole_numbers, 3);
+      expect_equal_replicas(ran.own);
+      // Whole numbers times powers of two: the sum is the same in whatever rounds they went.
+      const double tolerance = GetParam() == 3 ? 1e-12 : 0;  // a third is no whole number
+      EXPECT_LE((ran.own[0] - (ran.start[0] - 0.125 * sum_of_gradients(ran))).abs().max().item<double>(),
+                tolerance * 1000);
+      for (const auto& counts : ran.staleness) EXPECT_LE(counts.size(), static_cast<size_t>(every));
+    }
+  }
+}
+
+TEST(Eager, WaitsForNobodyBetweenTheRoundsThatWaitForAll) {
+  auto config = config_of(SyncKind::eager, 40);
+  config.sync.every = 20;
+  const auto ran = run(config, 3, [](int rank, int64_t n, const at::Tensor& x) {
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return whole_numbers(rank, n, x);
+  });
+  // The slow one took part in all rounds, but gave gradients to few.
+  EXPECT_LT(ran.steps[2].size(), ran.steps[0].size());
+  EXPECT_GE(ran.steps[2].size(), 2u);
+  expect_equal_replicas(ran.own);
+}
+
+// ---- local ----
+
+TEST_P(ManyRanks, LocalIsItsFormula) {
+  for (const bool overlap : {false, true}) {
+    for (const double momentum : {0.0, 0.5}) {
+      SCOPED_TRACE(fmt::format("overlap {}, momentum {}", overlap, momentum));
+      const int64_t every = 4, steps = 22;
+      auto config = config_of(SyncKind::local, steps);
+      config.optimizer.momentum = 0.5;
+      config.sync.every = every;
+      config.sync.overlap = overlap;
+      config.sync.outer_momentum = momentum;
+      config.sync.outer_lr = momentum > 0 ? 0.7 : 1;
+      const auto ran = run(config, GetParam(), bowl, 1);
+      const auto ranks = static_cast<size_t>(GetParam());
+      std::vector<at::Tensor> x(ranks, ran.start[0]), v(ranks, at::zeros({size_of_all}, at::kDouble)), begun = x;
+      std::vector<at::Tensor> moved(ranks), before(ranks);
+      auto outer = at::zeros({size_of_all}, at::kDouble);
+      at::Tensor average, average_before;
+      const auto move = [&](at::Tensor mean) {
+        if (momentum > 0) {
+          outer = momentum * outer + mean;
+          mean = mean + momentum * outer;
+        }
+        return config.sync.outer_lr * mean;
+      };
+      for (int64_t n = 1; n <= steps; ++n) {
+        for (size_t r = 0; r < ranks; ++r) {
+          expect_close(ran.steps[r][static_cast<size_t>(n - 1)].x, x[r], 1e-12);
+          v[r] = 0.5 * v[r] + bowl(static_cast<int>(r), n, x[r]);
+          x[r] = x[r] - 0.125 * v[r];
+        }
+        if (n % every != 0 && n != steps) continue;
+        before = moved;
+        average_before = average;
+        average = at::zeros({size_of_all}, at::kDouble);
+        for (size_t r = 0; r < ranks; ++r) {
+          moved[r] = begun[r] - x[r];
+          average += moved[r] / static_cast<double>(ranks);
+        }
+        const auto correct = [&](const std::vector<at::Tensor>& own, const at::Tensor& mean) {
+          const auto step = move(mean);
+          for (size_t r = 0; r < ranks; ++r) x[r] = x[r] + own[r] - step;
+        };
+        if (overlap && average_before.defined()) correct(before, average_before);
+        if (!overlap || n == steps) correct(moved, average);
+        begun = x;
+      }
+      for (size_t r = 0; r < ranks; ++r) expect_close(ran.own[r], x[r], 1e-12);
+      expect_close(ran.agreed[0], x[0], 1e-12);
+    }
+  }
+}
+
+// ---- server ----
+
+TEST_P(ManyRanks, AServerLosesNoGradient) {
+  for (const int64_t servers : {0, 1}) {
+    for (const int64_t bound : {-1, 1, 3}) {
+      auto config = config_of(SyncKind::server, 20);
+      config.sync.staleness = bound;
+      config.sync.servers = servers;
+      const auto ran = run(config, GetParam(), whole_numbers, 2);
+      expect_equal_replicas(ran.agreed);
+      expect_close(ran.agreed[0], ran.start[0] - 0.125 * sum_of_gradients(ran), 1e-12);
+      for (const auto& counts : ran.staleness) {
+        EXPECT_TRUE(bound < 0 || counts.size() <= static_cast<size_t>(bound) + 1);
+      }
+    }
+  }
+}
+
+TEST_P(ManyRanks, AServerThatWaitsForAllSumsThemUp) {
+  auto config = config_of(SyncKind::server, 20);
+  config.sync.staleness = 0;
+  config.optimizer.momentum = 0.9;
+  const auto ran = run(config, GetParam(), bowl, 1);
+  auto x = ran.start[0], v = at::zeros({size_of_all}, at::kDouble);
+  for (int64_t n = 1; n <= 20; ++n) {
+    auto sum = at::zeros({size_of_all}, at::kDouble);
+    for (int r = 0; r < GetParam(); ++r) sum += bowl(r, n, x) / GetParam();
+    v = 0.9 * v + sum;
+    x = x - 0.125 * v;
+  }
+  expect_equal_replicas(ran.own);
+  expect_close(ran.own[0], x, 1e-12);
+  for (const auto& steps : ran.steps) EXPECT_EQ(steps.size(), 20u);
+}
+
+// ---- elastic ----
+
+TEST_P(ManyRanks, ElasticMovesReplicasAndCentreByTheSame) {
+  auto config = config_of(SyncKind::elastic, 12);
+  config.sync.every = 1;
+  config.sync.servers = 1;
+  // The replicas start apart by one step of theirs, and then only pull.
+  const auto ran = run(config, GetParam(), [](int rank, int64_t n, const at::Tensor& x) {
+    return n == 1 ? at::full_like(x, 8.0 * (rank + 1)) : at::zeros_like(x);
+  });
+  // What pulls do not change: the sum of all replicas and of the centre.
+  auto sum = ran.agreed[0], expected = ran.start[0] * (GetParam() + 1);
+  for (int r = 0; r < GetParam(); ++r) {
+    sum = sum + ran.own[static_cast<size_t>(r)];
+    expected = expected - 0.125 * 8.0 * (r + 1);
+  }
+  expect_close(sum, expected, 1e-12);
+  expect_equal_replicas(ran.agreed);
+}
+
+TEST(Elastic, AloneIsItsFormula) {
+  auto config = config_of(SyncKind::elastic, 10);
+  config.sync.every = 3;
+  config.sync.elasticity = 0.25;
+  const auto ran = run(config, 1, bowl);
+  auto x = ran.start[0], centre = x;
+  for (int64_t n = 1; n <= 10; ++n) {
+    x = x - 0.125 * bowl(0, n, x);
+    if (n % 3 != 0) continue;
+    const auto pull = 0.25 * (x - centre);
+    x = x - pull;
+    centre = centre + pull;
+  }
+  expect_close(ran.own[0], x, 1e-12);
+  expect_close(ran.agreed[0], centre, 1e-12);
+}
+
+// ---- gossip ----
+
+TEST_P(ManyRanks, GossipConservesMass) {
+  for (const auto graph : {GossipGraph::ring, GossipGraph::pairs, GossipGraph::exponential}) {
+    auto config = config_of(SyncKind::gossip, 60);
+    config.sync.every = 1;
+    config.sync.graph = graph;
+    const auto ran = run(
+        config, GetParam(),
+        [](int rank, int64_t n, const at::Tensor& x) {
+          return n == 1 ? at::full_like(x, 8.0 * (rank + 1)) : at::zeros_like(x);
+        },
+        2);
+    double mass = 0;
+    for (const auto& state : ran.states) mass += state.at("weight").item<double>();
+    EXPECT_NEAR(mass, GetParam(), 1e-12);
+    expect_equal_replicas(ran.agreed);
+    // They have come close to each other, whatever the graph.
+    for (const auto& mine : ran.own) EXPECT_LT((mine - ran.agreed[0]).abs().max().item<double>(), 0.1);
+  }
+}
+
+// ---- hogwild ----
+
+TEST_P(ManyRanks, HogwildSharesOneCopyAndFindsTheBottom) {
+  auto config = config_of(SyncKind::hogwild, 200);
+  const auto ran = run(config, GetParam(), [](int, int64_t, const at::Tensor& x) { return 0.5 * (x - 2); });
+  expect_equal_replicas(ran.own);
+  EXPECT_LT((ran.own[0] - 2).abs().max().item<double>(), 1e-2);
+}
+
+TEST(Hogwild, AloneIsSgd) {
+  const auto ran = run(config_of(SyncKind::hogwild, 10), 1, bowl);
+  auto x = ran.start[0];
+  for (int64_t n = 1; n <= 10; ++n) x = x - 0.125 * bowl(0, n, x);
+  expect_close(ran.own[0], x, 1e-12);
+}
+
+// ---- all ----
+
+// Whoever wants to stop, all do, after the same step of the job.
+TEST(Loose, AllStopTogetherWhenOneWants) {
+  for (const auto kind : {SyncKind::stale, SyncKind::eager, SyncKind::local, SyncKind::server, SyncKind::elastic,
+                          SyncKind::gossip, SyncKind::hogwild}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const auto config = config_of(kind, 100000);
+    std::vector<int64_t> stopped(3);
+    World::run_threads(3, [&](World& world) {
+      c10::NoGradGuard no_grad;
+      Puppet puppet(config, world);
+      puppet.sync().begin();
+      for (int64_t n = 1; !puppet.sync().stop_agreed(); ++n) {
+        puppet.step(bowl(world.rank(), n, puppet.x()), world.rank() == 1 && n >= 5);
+        ASSERT_LT(n, 2000);
+      }
+      EXPECT_TRUE(puppet.sync().together());
+      stopped[static_cast<size_t>(world.rank())] = puppet.sync().job_step();
+    });
+    EXPECT_EQ(stopped, std::vector<int64_t>(3, stopped[0]));
+  }
+}
+
+}  // namespace
+}  // namespace trireme

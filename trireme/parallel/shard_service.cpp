@@ -1,0 +1,121 @@
+#include "trireme/parallel/shard_service.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+constexpr uint16_t say_kind = 19, answer_kind = 20, leave_kind = 21;
+MessageTag tag(uint16_t kind, size_t bucket) { return {.kind = kind, .microbatch = static_cast<int32_t>(bucket)}; }
+}  // namespace
+
+ShardMessage ShardMessage::like(const at::Tensor& tensor) {
+  return {at::zeros({numbers_bytes + static_cast<int64_t>(tensor.nbytes())}, tensor.options().dtype(at::kByte))};
+}
+
+ShardService::ShardService(Replica& replica, Serve serve, Leave leave)
+    : replica_(replica),
+      rank_(replica.world.rank()),
+      ranks_(replica.world.size()),
+      serve_(std::move(serve)),
+      leave_(std::move(leave)) {
+  const auto& buckets = replica.store.buckets();
+  const int64_t asked = replica.config.sync.servers;
+  if (asked > ranks_) refuse("sync.servers = {}, but there are {} ranks", asked, ranks_);
+  std::vector<int64_t> loads(static_cast<size_t>(asked > 0 ? asked : ranks_));
+  for (const auto& bucket : buckets) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += bucket.elements;
+    servers_.push_back(static_cast<int>(least - loads.begin()));
+    drafts_.push_back(ShardMessage::like(bucket.master));
+  }
+  answers_.resize(buckets.size());
+  open_boxes();
+}
+
+void ShardService::open_boxes() {
+  auto& postbox = *replica_.postbox;
+  const auto fail = [this](std::exception_ptr error) { tell(error); };
+  const auto open = [&postbox, fail](int from, MessageTag tag, std::function<void(ShardMessage)> take) {
+    const auto box = std::make_shared<Postbox::Box>();
+    *box = postbox.open(from, tag, [&postbox, box, take, fail](PendingTensor message, std::exception_ptr error) {
+      if (error) return fail(error);
+      take({message.take()});
+      postbox.expect(*box);
+    });
+    postbox.expect(*box);
+  };
+  for (size_t b = 0; b < servers_.size(); ++b) {
+    for (int other = 0; serves(b) && other < ranks_; ++other) {
+      if (other == rank_) continue;
+      open(other, tag(say_kind, b), [this, b, other](ShardMessage said) { serve(b, other, std::move(said)); });
+    }
+    if (!serves(b))
+      open(servers_[b], tag(answer_kind, b), [this, b](ShardMessage said) { take_answer(b, std::move(said)); });
+  }
+  for (int other = 0; other < ranks_; ++other) {
+    if (other == rank_) continue;
+    open(other, tag(leave_kind, 0), [this, other](const ShardMessage&) {
+      std::lock_guard lock(serving_);
+      leave_(other);
+    });
+  }
+}
+
+void ShardService::serve(size_t bucket, int from, ShardMessage said) {
+  std::lock_guard lock(serving_);
+  serve_(bucket, from, said);
+}
+
+void ShardService::say(const Communicator::Done& answered) {
+  {
+    std::lock_guard lock(mutex_);
+    missing_ = drafts_.size();
+    answered_ = answered;
+  }
+  if (drafts_.empty()) return answered(nullptr);
+  // Others' first: their servers work while this one does.
+  for (size_t b = 0; b < drafts_.size(); ++b) {
+    if (!serves(b)) replica_.postbox->send(servers_[b], tag(say_kind, b), drafts_[b].bytes);
+  }
+  for (size_t b = 0; b < drafts_.size(); ++b) {
+    if (serves(b)) serve(b, rank_, drafts_[b]);
+  }
+}
+
+void ShardService::answer(size_t bucket, int to, const ShardMessage& answer) {
+  if (to == rank_) return take_answer(bucket, answer);
+  replica_.postbox->send(to, tag(answer_kind, bucket), answer.bytes);
+}
+
+void ShardService::take_answer(size_t bucket, ShardMessage answer) {
+  {
+    std::lock_guard lock(mutex_);
+    answers_[bucket] = std::move(answer);
+    if (--missing_ > 0) return;
+  }
+  tell(nullptr);
+}
+
+void ShardService::tell(std::exception_ptr error) {
+  Communicator::Done call;
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(call, answered_);
+  }
+  if (call) call(error);
+}
+
+void ShardService::leave() {
+  for (int other = 0; other < ranks_; ++other) {
+    if (other != rank_) replica_.postbox->send(other, tag(leave_kind, 0), at::zeros({1}, at::kByte));
+  }
+  std::lock_guard lock(serving_);
+  leave_(rank_);
+}
+
+}  // namespace trireme

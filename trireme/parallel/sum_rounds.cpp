@@ -1,0 +1,60 @@
+#include "trireme/parallel/sum_rounds.h"
+
+#include <ATen/ATen.h>
+
+namespace trireme {
+
+SumRounds::SumRounds(Replica& replica, int64_t slots, int64_t totals, const char* name)
+    : communicator_(replica.world.communicator()),
+      name_(name),
+      sums_(replica.config.sync, replica.store, communicator_,
+            std::vector<Group>(replica.store.buckets().size(), everybody)),
+      slots_(static_cast<size_t>(slots)) {
+  for (auto& slot : slots_) {
+    slot.tensors = like_buckets(replica);
+    slot.totals = at::zeros({totals}, at::kDouble);
+  }
+}
+
+void SumRounds::start(int64_t round) {
+  auto& slot = this->slot(round);
+  // A round is done with its last call; what goes wrong before makes the later calls fail as well.
+  for (size_t b = 0; b < slot.tensors.size(); ++b) sums_.start(b, slot.tensors[b], name_, {});
+  communicator_.all_reduce(slot.totals, ReduceOp::sum, name_,
+                           [this, round](std::exception_ptr error) { ended(round, error); });
+}
+
+bool SumRounds::done(int64_t round) const {
+  std::lock_guard lock(mutex_);
+  return round <= done_;
+}
+
+void SumRounds::when_done(int64_t round, Communicator::Done call) {
+  {
+    std::lock_guard lock(mutex_);
+    if (round > done_ && !failure_) {
+      awaited_ = round;
+      waiting_ = std::move(call);
+      return;
+    }
+  }
+  call(failure_);
+}
+
+void SumRounds::ended(int64_t round, std::exception_ptr error) {
+  Communicator::Done call;
+  {
+    std::lock_guard lock(mutex_);
+    if (error) failure_ = error;
+    done_ = round;
+    if (waiting_ && (awaited_ <= done_ || failure_)) std::swap(call, waiting_);
+  }
+  if (call) call(error);
+}
+
+void SumRounds::restart(int64_t first) {
+  std::lock_guard lock(mutex_);
+  done_ = first - 1;
+}
+
+}  // namespace trireme
