@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <limits>
+
+#include "trireme/codec/fixed_format.h"
+#include "trireme/codec/targets.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr float whole = 12582912.f;  // 1.5 · 2^23: a float so large that adding it rounds to a whole number
+
+struct Block {
+  const float* __restrict values;
+  float* __restrict residual;  // or null; it holds what is said, the values added to what was left
+  int64_t count;
+  float scale, inverse;
+  Key noise;
+  uint32_t place;  // of the block's first element in the stream of draws
+};
+
+// The residual takes the values in; gives the largest magnitude. Sums that are too large are infinite, as any others.
+template <bool feedback>
+TRIREME_INLINE int32_t take_in(const float* __restrict values, float* __restrict residual, int64_t count) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float v = feedback ? values[i] + residual[i] : values[i];
+    if constexpr (feedback) residual[i] = v;
+    largest = std::max(largest, magnitude(v));
+  }
+  return largest;
+}
+
+// The code of element i as a whole float, from −levels to levels; leaves what is lost in the residual.
+template <int levels, bool feedback, bool stochastic>
+TRIREME_INLINE uint32_t code_of(const Block& block, int64_t i) {
+  const float v = feedback ? block.residual[i] : block.values[i];
+  float t = v * block.inverse;
+  if constexpr (stochastic) {
+    // In (−½, ½), never at its ends: a value that is a whole number of scales stays one. The sum may pass half of what
+    // lies beyond the last level by a rounding.
+    const uint32_t draw = bits32(block.noise, block.place + static_cast<uint32_t>(i)) >> 16;
+    t += (static_cast<float>(static_cast<int32_t>(draw)) + 0.5f) * 0x1p-16f - 0.5f;
+    t = std::min(std::max(t, static_cast<float>(-levels)), static_cast<float>(levels));
+  }
+  const float shifted = t + whole;
+  if constexpr (feedback) block.residual[i] = v - (shifted - whole) * block.scale;
+  return bits_of(shifted) - bits_of(whole);
+}
+
+template <FixedKind kind, bool feedback, bool stochastic>
+TRIREME_INLINE void encode_block(const Block& block, uint8_t* __restrict codes) {
+  if constexpr (kind == FixedKind::int8) {
+    for (int64_t i = 0; i < block.count; ++i)
+      codes[i] = static_cast<uint8_t>(code_of<127, feedback, stochastic>(block, i));
+  } else {
+    const int64_t low = (block.count + 1) / 2, high = block.count / 2;
+    for (int64_t j = 0; j < high; ++j) {
+      const uint32_t one = code_of<7, feedback, stochastic>(block, j);
+      const uint32_t other = code_of<7, feedback, stochastic>(block, j + low);
+      codes[j] = static_cast<uint8_t>((one & 15) | other << 4);
+    }
+    if (low > high) codes[high] = static_cast<uint8_t>(code_of<7, feedback, stochastic>(block, high) & 15);
+  }
+}
+
+template <FixedKind kind, bool feedback, bool stochastic>
+struct Encode {
+  const FixedFormat& format;
+  const FixedEncoding& work;
+
+  TRIREME_INLINE void operator()() const {
+    constexpr float levels = kind == FixedKind::int8 ? 127 : 7;
+    const int64_t code_bytes = format.code_bytes(format.block);
+    uint8_t* codes = work.codes;
+    uint8_t* scales = work.scales;
+    for (int64_t first = 0; first < work.count; first += format.block) {
+      Block block{work.values + first, feedback ? work.residual + first : nullptr,
+                  std::min(format.block, work.count - first)};
+      const int32_t largest = take_in<feedback>(block.values, block.residual, block.count);
+      block.noise = noise_of(work.noise, work.first + first);
+      block.place = static_cast<uint32_t>(work.first + first);
+      const bool finite = largest < static_cast<int32_t>(infinity_bits);
+      block.scale =
+          finite ? float_of(static_cast<uint32_t>(largest)) / levels : std::numeric_limits<float>::quiet_NaN();
+      // Of the largest floats, the last level would be infinite by a rounding.
+      if (finite && block.scale * levels > std::numeric_limits<float>::max())
+        block.scale = float_of(bits_of(block.scale) - 1);
+      // A scale without an inverse is that of values beyond all use, and they are 0.
+      if (finite && block.scale < std::numeric_limits<float>::min()) block.scale = 0;
+      block.inverse = block.scale > 0 ? 1 / block.scale : 0;
+      if (finite) {
+        encode_block<kind, feedback, stochastic>(block, codes);
+      } else {
+        std::memset(codes, 0, static_cast<size_t>(format.code_bytes(block.count)));
+        if constexpr (feedback) std::fill_n(block.residual, block.count, 0.f);
+      }
+      std::memcpy(scales, &block.scale, sizeof(float));
+      codes += code_bytes;
+      scales += sizeof(float);
+    }
+  }
+};
+
+template <bool adding>
+TRIREME_INLINE void put(float* to, float value) {
+  *to = adding ? *to + value : value;
+}
+
+template <FixedKind kind, bool adding>
+TRIREME_INLINE void decode_block(const uint8_t* __restrict codes, float scale, int64_t count,
+                                 float* __restrict values) {
+  if constexpr (kind == FixedKind::int8) {
+    for (int64_t i = 0; i < count; ++i)
+      put<adding>(values + i, static_cast<float>(static_cast<int8_t>(codes[i])) * scale);
+  } else {
+    const int64_t low = (count + 1) / 2, high = count / 2;
+    for (int64_t j = 0; j < low; ++j) {
+      const int32_t code = static_cast<int32_t>(static_cast<uint32_t>(codes[j]) << 28) >> 28;
+      put<adding>(values + j, static_cast<float>(code) * scale);
+    }
+    for (int64_t j = 0; j < high; ++j) {
+      const int32_t code = static_cast<int8_t>(codes[j]) >> 4;
+      put<adding>(values + low + j, static_cast<float>(code) * scale);
+    }
+  }
+}
+
+template <FixedKind kind, bool adding>
+struct Decode {
+  const FixedFormat& format;
+  const FixedDecoding& work;
+
+  TRIREME_INLINE void operator()() const {
+    const int64_t code_bytes = format.code_bytes(format.block);
+    const uint8_t* codes = work.codes;
+    const uint8_t* scales = work.scales;
+    for (int64_t first = 0; first < work.count; first += format.block) {
+      float scale;
+      std::memcpy(&scale, scales, sizeof(float));
+      decode_block<kind, adding>(codes, scale, std::min(format.block, work.count - first), work.values + first);
+      codes += code_bytes;
+      scales += sizeof(float);
+    }
+  }
+};
+
+template <FixedKind kind>
+void encode_kind(const FixedFormat& format, const FixedEncoding& work) {
+  if (work.residual) {
+    if (format.stochastic) return run_widest(Encode<kind, true, true>{format, work});
+    return run_widest(Encode<kind, true, false>{format, work});
+  }
+  if (format.stochastic) return run_widest(Encode<kind, false, true>{format, work});
+  run_widest(Encode<kind, false, false>{format, work});
+}
+
+template <FixedKind kind>
+void decode_kind(const FixedFormat& format, const FixedDecoding& work) {
+  if (work.adding) return run_widest(Decode<kind, true>{format, work});
+  run_widest(Decode<kind, false>{format, work});
+}
+
+}  // namespace
+
+void encode_integers(const FixedFormat& format, const FixedEncoding& work) {
+  if (format.kind == FixedKind::int8) return encode_kind<FixedKind::int8>(format, work);
+  encode_kind<FixedKind::int4>(format, work);
+}
+
+void decode_integers(const FixedFormat& format, const FixedDecoding& work) {
+  if (format.kind == FixedKind::int8) return decode_kind<FixedKind::int8>(format, work);
+  decode_kind<FixedKind::int4>(format, work);
+}
+
+}  // namespace trireme
