@@ -70,7 +70,8 @@ void forge(std::vector<uint8_t>& bytes, const std::vector<uint8_t>& original) {
   Envelope envelope;
   std::memcpy(&envelope, original.data(), sizeof envelope);
   envelope.payload_bytes = bytes.size() - sizeof envelope;
-  seal(envelope, bytes.data());
+  MessageSum sum;
+  seal(envelope, sum, bytes.data());
 }
 
 struct Counts {

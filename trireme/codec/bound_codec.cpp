@@ -71,7 +71,8 @@ class BoundCodec final : public Codec {
     return static_cast<int64_t>(sizeof(double) + static_cast<size_t>(chunks) * sizeof(ChunkHeader)) + 4 * count;
   }
 
-  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key, uint8_t* payload) const override {
+  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key, uint8_t* payload,
+                MessageSum&) const override {
     const double bound = format_.bound();
     std::memcpy(payload, &bound, sizeof bound);
     uint8_t* to = payload + sizeof bound;

@@ -42,30 +42,43 @@ int64_t Codec::encode(const at::Tensor& values, const at::Tensor& residual, Key 
   if (message.numel() < most_bytes(count))
     fail("{}: {} bytes may be too few for {} values", name(), message.numel(), count);
   auto* begin = message.mutable_data_ptr<uint8_t>();
-  if (!values.is_cpu()) return write(values, residual, noise, begin);
+  if (!values.is_cpu()) return write_on_card(values, residual, noise, begin);
   Envelope envelope;
   envelope.kind = static_cast<uint16_t>(kind_);
   envelope.setting = setting_;
   envelope.count = static_cast<uint64_t>(count);
-  const int64_t length = write(values, residual, noise, begin + envelope_bytes);
+  MessageSum sum;
+  const int64_t length = write(values, residual, noise, begin + envelope_bytes, sum);
   envelope.payload_bytes = static_cast<uint64_t>(length);
-  seal(envelope, begin);
+  seal(envelope, sum, begin);
   return envelope_bytes + length;
 }
 
 void Codec::take(const at::Tensor& message, const at::Tensor& values, bool adding) const {
   check_values(values, "values");
   check_message(message, values);
-  if (!values.is_cpu()) return read(bytes_of(message), values, adding);
+  if (!values.is_cpu()) return read_on_card(bytes_of(message), values, adding);
   Envelope expected;
   expected.kind = static_cast<uint16_t>(kind_);
   expected.setting = setting_;
   expected.count = static_cast<uint64_t>(values.numel());
   try {
-    read(unseal(expected, bytes_of(message)), values, adding);
+    Sealed sealed(expected, bytes_of(message));
+    read_sealed(sealed, values, adding);
   } catch (Error& error) {
     throw error.add_context(name());
   }
 }
+
+void Codec::read_sealed(Sealed& message, const at::Tensor& values, bool adding) const {
+  message.check();
+  read(message.payload(), values, adding);
+}
+
+int64_t Codec::write_on_card(const at::Tensor&, const at::Tensor&, Key, uint8_t*) const {
+  fail("{}: not on cards", name());
+}
+
+void Codec::read_on_card(std::span<const uint8_t>, const at::Tensor&, bool) const { fail("{}: not on cards", name()); }
 
 }  // namespace trireme

@@ -24,6 +24,9 @@ struct MatrixPlace {
   int64_t offset = 0, rows = 0, columns = 0;
 };
 
+class MessageSum;
+class Sealed;
+
 // A codec is a value that never changes: threads may share one, and what they need besides the tensors (scratch memory)
 // each thread keeps for its next message.
 class Codec {
@@ -42,8 +45,7 @@ class Codec {
   // length is always the same.
   int64_t encode(const at::Tensor& values, const at::Tensor& residual, Key noise, const at::Tensor& message) const;
   // Puts what a message says into `values`, or adds it to them. Refuses, with an Error, what is not a whole message of
-  // this codec for so many values; then the values are as they were, unless its checksum was right. On a card only the
-  // length is looked at.
+  // this codec for so many values; what the values are then is not said. On a card only the length is looked at.
   void decode(const at::Tensor& message, const at::Tensor& values) const { take(message, values, false); }
   void add(const at::Tensor& message, const at::Tensor& values) const { take(message, values, true); }
 
@@ -55,11 +57,18 @@ class Codec {
   explicit Codec(CodecKind kind, uint32_t setting = 0) : kind_(kind), setting_(setting) {}
 
  private:
-  // What each kind does; a payload is a message without its header (on cards: the message). `write` has most_payload
-  // bytes to write into and returns how many it took; `read` may be given anything.
+  // What each kind does. `write` has most_payload bytes to write into and returns how many it took; it may add what it
+  // has written to the checksum while that is near. `read` gets a payload that may be anything, if its checksum was
+  // forged. Codecs of fixed length read what was not checked yet, as all bytes mean something to them.
   virtual int64_t most_payload(int64_t count) const = 0;
-  virtual int64_t write(const at::Tensor& values, const at::Tensor& residual, Key noise, uint8_t* payload) const = 0;
+  virtual int64_t write(const at::Tensor& values, const at::Tensor& residual, Key noise, uint8_t* payload,
+                        MessageSum& sum) const = 0;
   virtual void read(std::span<const uint8_t> payload, const at::Tensor& values, bool adding) const = 0;
+  virtual void read_sealed(Sealed& message, const at::Tensor& values, bool adding) const;
+  // The same on a card, where there is neither header nor checksum.
+  virtual int64_t write_on_card(const at::Tensor& values, const at::Tensor& residual, Key noise,
+                                uint8_t* message) const;
+  virtual void read_on_card(std::span<const uint8_t> message, const at::Tensor& values, bool adding) const;
 
   void take(const at::Tensor& message, const at::Tensor& values, bool adding) const;
   void check_values(const at::Tensor& values, const char* what) const;

@@ -1,11 +1,11 @@
 // What stands before a payload on the host: whose it is, how long, and a checksum of all of it, so that a message that
-// is cut, damaged or somebody else's is refused before anything is read from it.
+// is cut, damaged or somebody else's is refused.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "trireme/spec/config.h"
+#include "trireme/codec/message_sum.h"
 
 namespace trireme {
 
@@ -18,16 +18,30 @@ struct Envelope {
   uint16_t kind = 0;
   uint32_t setting = 0, unused = 0;
   uint64_t count = 0, payload_bytes = 0;
-  uint64_t checksum = 0;  // of the payload and of all above
+  uint64_t checksum = 0;  // of all above and the payload's checksum
 };
 constexpr int64_t envelope_bytes = sizeof(Envelope);
 static_assert(envelope_bytes == 40);
 
-uint64_t checksum(const Envelope& envelope, std::span<const uint8_t> payload);
+// Writes the envelope of a payload that lies behind it, and of which `sum` may have seen a first part.
+void seal(Envelope envelope, MessageSum& sum, uint8_t* message);
 
-// Writes the envelope of a payload that lies behind it.
-void seal(Envelope envelope, uint8_t* message);
-// The payload of a message that is what `expected` says, which knows neither length nor checksum; an Error otherwise.
-std::span<const uint8_t> unseal(const Envelope& expected, std::span<const uint8_t> message);
+// A payload that came: who reads it has it checked, all at once before or bit by bit while it is read.
+class Sealed {
+ public:
+  // Refuses what is not a message like `expected`, which knows neither length nor checksum.
+  Sealed(const Envelope& expected, std::span<const uint8_t> message);
+
+  std::span<const uint8_t> payload() const { return payload_; }
+  // The payload up to here is being read.
+  void pass(size_t end) { sum_.add(payload_.subspan(sum_.added(), end - sum_.added())); }
+  // Passes the rest, and refuses a payload that is not what was sent.
+  void check();
+
+ private:
+  Envelope found_;
+  std::span<const uint8_t> payload_;
+  MessageSum sum_;
+};
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/codec/envelope.h"
 #include "trireme/codec/fixed_format.h"
 #include "trireme/codec/kinds.h"
 
@@ -39,32 +40,71 @@ class FixedCodec final : public Codec {
 
   int64_t most_payload(int64_t count) const override { return format_.bytes(count); }
 
-  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key noise, uint8_t* payload) const override {
-    const int64_t count = values.numel(), offset = format_.scale_offset(count);
-    const FixedEncoding work{values.const_data_ptr<float>(),
-                             residual.defined() ? residual.mutable_data_ptr<float>() : nullptr,
-                             0,
-                             count,
-                             noise,
-                             payload,
-                             payload + offset};
-    if (values.is_cpu()) {
-      if (format_.scaled()) std::fill(payload + format_.code_bytes(count), payload + offset, uint8_t{0});
-      encode_fixed(format_, work);
-    } else {
-      encode_fixed_cuda(format_, work, values.device().index());
-    }
-    return format_.bytes(count);
+  FixedEncoding encoding(const at::Tensor& values, const at::Tensor& residual, Key noise, uint8_t* payload) const {
+    return {values.const_data_ptr<float>(),
+            residual.defined() ? residual.mutable_data_ptr<float>() : nullptr,
+            0,
+            values.numel(),
+            noise,
+            payload,
+            payload + format_.scale_offset(values.numel())};
   }
 
-  void read(std::span<const uint8_t> payload, const at::Tensor& values, bool adding) const override {
+  FixedDecoding decoding(std::span<const uint8_t> payload, const at::Tensor& values, bool adding) const {
     const int64_t count = values.numel();
     if (static_cast<int64_t>(payload.size()) != format_.bytes(count))
       fail("{} values take {} bytes, and these are {}", count, format_.bytes(count), payload.size());
-    const FixedDecoding work{payload.data(), payload.data() + format_.scale_offset(count), count,
-                             values.mutable_data_ptr<float>(), adding};
-    if (values.is_cpu()) return decode_fixed(format_, work);
-    decode_fixed_cuda(format_, work, values.device().index());
+    return {payload.data(), payload.data() + format_.scale_offset(count), count, values.mutable_data_ptr<float>(),
+            adding};
+  }
+
+  // Whole blocks whose codes stay in the second cache until they are checked.
+  int64_t piece() const { return std::max(format_.block, 32768 / format_.block * format_.block); }
+
+  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key noise, uint8_t* payload,
+                MessageSum& sum) const override {
+    const auto whole = encoding(values, residual, noise, payload);
+    for (int64_t first = 0; first < whole.count; first += piece()) {
+      auto work = whole;
+      work.first = first;
+      work.count = std::min(piece(), whole.count - first);
+      work.values += first;
+      if (work.residual) work.residual += first;
+      work.codes += format_.code_bytes(first);
+      work.scales += 4 * format_.blocks(first);
+      encode_fixed(format_, work);
+      sum.add({work.codes, static_cast<size_t>(format_.code_bytes(work.count))});
+    }
+    if (format_.scaled()) std::fill(payload + format_.code_bytes(whole.count), whole.scales, uint8_t{0});
+    return format_.bytes(whole.count);
+  }
+
+  void read_sealed(Sealed& message, const at::Tensor& values, bool adding) const override {
+    const auto whole = decoding(message.payload(), values, adding);
+    for (int64_t first = 0; first < whole.count; first += piece()) {
+      auto work = whole;
+      work.count = std::min(piece(), whole.count - first);
+      work.values += first;
+      work.codes += format_.code_bytes(first);
+      work.scales += 4 * format_.blocks(first);
+      message.pass(static_cast<size_t>(format_.code_bytes(first + work.count)));
+      decode_fixed(format_, work);
+    }
+    message.check();
+  }
+
+  void read(std::span<const uint8_t> payload, const at::Tensor& values, bool adding) const override {
+    decode_fixed(format_, decoding(payload, values, adding));
+  }
+
+  int64_t write_on_card(const at::Tensor& values, const at::Tensor& residual, Key noise,
+                        uint8_t* message) const override {
+    encode_fixed_cuda(format_, encoding(values, residual, noise, message), values.device().index());
+    return format_.bytes(values.numel());
+  }
+
+  void read_on_card(std::span<const uint8_t> message, const at::Tensor& values, bool adding) const override {
+    decode_fixed_cuda(format_, decoding(message, values, adding), values.device().index());
   }
 
   const FixedFormat format_;

@@ -31,15 +31,14 @@ TRIREME_INLINE int32_t take_in(const float* __restrict values, float* __restrict
   return largest;
 }
 
-// The code of element i as a whole float, from −levels to levels; leaves what is lost in the residual.
+// The code of element i, from −levels to levels, and what is lost by it into the residual. `draw` has 16 random bits.
 template <int levels, bool feedback, bool stochastic>
-TRIREME_INLINE uint32_t code_of(const Block& block, int64_t i) {
+TRIREME_INLINE uint32_t code_of(const Block& block, int64_t i, uint32_t draw) {
   const float v = feedback ? block.residual[i] : block.values[i];
   float t = v * block.inverse;
   if constexpr (stochastic) {
     // In (−½, ½), never at its ends: a value that is a whole number of scales stays one. The sum may pass half of what
     // lies beyond the last level by a rounding.
-    const uint32_t draw = bits32(block.noise, block.place + static_cast<uint32_t>(i)) >> 16;
     t += (static_cast<float>(static_cast<int32_t>(draw)) + 0.5f) * 0x1p-16f - 0.5f;
     t = std::min(std::max(t, static_cast<float>(-levels)), static_cast<float>(levels));
   }
@@ -48,20 +47,26 @@ TRIREME_INLINE uint32_t code_of(const Block& block, int64_t i) {
   return bits_of(shifted) - bits_of(whole);
 }
 
+// Elements of the first and the second half of a block share a word of random bits.
 template <FixedKind kind, bool feedback, bool stochastic>
 TRIREME_INLINE void encode_block(const Block& block, uint8_t* __restrict codes) {
-  if constexpr (kind == FixedKind::int8) {
-    for (int64_t i = 0; i < block.count; ++i)
-      codes[i] = static_cast<uint8_t>(code_of<127, feedback, stochastic>(block, i));
-  } else {
-    const int64_t low = (block.count + 1) / 2, high = block.count / 2;
-    for (int64_t j = 0; j < high; ++j) {
-      const uint32_t one = code_of<7, feedback, stochastic>(block, j);
-      const uint32_t other = code_of<7, feedback, stochastic>(block, j + low);
+  constexpr int levels = kind == FixedKind::int8 ? 127 : 7;
+  const int64_t low = (block.count + 1) / 2, high = block.count / 2;
+  for (int64_t j = 0; j < high; ++j) {
+    const uint32_t draws = stochastic ? bits32(block.noise, block.place + static_cast<uint32_t>(j)) : 0;
+    const uint32_t one = code_of<levels, feedback, stochastic>(block, j, draws >> 16);
+    const uint32_t other = code_of<levels, feedback, stochastic>(block, j + low, draws & 0xffff);
+    if constexpr (kind == FixedKind::int8) {
+      codes[j] = static_cast<uint8_t>(one);
+      codes[j + low] = static_cast<uint8_t>(other);
+    } else {
       codes[j] = static_cast<uint8_t>((one & 15) | other << 4);
     }
-    if (low > high) codes[high] = static_cast<uint8_t>(code_of<7, feedback, stochastic>(block, high) & 15);
   }
+  if (low == high) return;
+  const uint32_t draws = stochastic ? bits32(block.noise, block.place + static_cast<uint32_t>(high)) : 0;
+  const uint32_t last = code_of<levels, feedback, stochastic>(block, high, draws >> 16);
+  codes[high] = static_cast<uint8_t>(kind == FixedKind::int8 ? last : last & 15);
 }
 
 template <FixedKind kind, bool feedback, bool stochastic>

@@ -28,7 +28,8 @@ class LowRankCodec final : public Codec {
   int64_t factor_count() const { return low_.p_count() + low_.q_count(); }
   int64_t most_payload(int64_t count) const override { return 4 * (factor_count() + low_.rest_count(count)); }
 
-  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key noise, uint8_t* payload) const override {
+  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key noise, uint8_t* payload,
+                MessageSum&) const override {
     const int64_t count = values.numel();
     if (count < low_.least_count()) fail("{}: {} values do not hold all matrices", name(), count);
     if (residual.defined()) residual.add_(values);

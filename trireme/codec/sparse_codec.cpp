@@ -120,7 +120,8 @@ class SparseCodec final : public Codec {
     return select_at_least(values, residual, count, sums_ ? magnitude(threshold_) : 1);
   }
 
-  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key, uint8_t* payload) const override {
+  int64_t write(const at::Tensor& values, const at::Tensor& residual, Key, uint8_t* payload,
+                MessageSum&) const override {
     const int64_t count = values.numel();
     if (count > int64_t{1} << 32) fail("{}: {} values are more than 2^32", name(), count);
     const auto* from = values.const_data_ptr<float>();
