@@ -74,9 +74,30 @@ void decode_signs(const FixedFormat& format, const FixedDecoding& work);
 void encode_fixed_cuda(const FixedFormat& format, const FixedEncoding& work, int card);
 void decode_fixed_cuda(const FixedFormat& format, const FixedDecoding& work, int card);
 
-// Where a draw for element `index` is taken: bits32 knows 2^32 places a key.
-TRIREME_HOST_DEVICE constexpr Key noise_of(Key noise, int64_t first) {
-  return first >> 32 ? noise.with(static_cast<uint64_t>(first >> 32)) : noise;
+// The scale of a block whose largest magnitude is finite.
+struct BlockScale {
+  float scale, inverse;
+
+  static TRIREME_HOST_DEVICE constexpr BlockScale of(float largest, float levels) {
+    const float most = 3.402823e38f / levels;  // more, and the last level would be infinite by a rounding
+    float scale = largest * (1 / levels);
+    scale = scale < most ? scale : most;
+    // A scale without an inverse is that of values beyond all use, and they are 0.
+    return scale < 1.17549435e-38f ? BlockScale{0, 0} : BlockScale{scale, 1 / scale};
+  }
+};
+
+// What random rounding is a function of: a number for each block, from its first element's place, and 32 bits for each
+// place in its first half, of which the lower 16 are the second half's. One round of what bits32 takes two of, as the
+// number of a block is as random as can be.
+TRIREME_HOST_DEVICE constexpr uint32_t block_noise(Key noise, int64_t first) {
+  return static_cast<uint32_t>(mix64(noise.value ^ mix64(static_cast<uint64_t>(first))));
+}
+TRIREME_HOST_DEVICE constexpr uint32_t rounding_bits(uint32_t block_noise, uint32_t place) {
+  uint32_t x = block_noise + place;
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  x = (x ^ (x >> 15)) * 0x846ca68bU;
+  return x ^ (x >> 16);
 }
 
 }  // namespace trireme

@@ -13,10 +13,9 @@ constexpr float whole = 12582912.f;  // 1.5 · 2^23: a float so large that addin
 struct Block {
   const float* __restrict values;
   float* __restrict residual;  // or null; it holds what is said, the values added to what was left
-  int64_t count;
+  int32_t count;
   float scale, inverse;
-  Key noise;
-  uint32_t place;  // of the block's first element in the stream of draws
+  uint32_t noise;
 };
 
 // The residual takes the values in; gives the largest magnitude. Sums that are too large are infinite, as any others.
@@ -33,29 +32,27 @@ TRIREME_INLINE int32_t take_in(const float* __restrict values, float* __restrict
 
 // The code of element i, from −levels to levels, and what is lost by it into the residual. `draw` has 16 random bits.
 template <int levels, bool feedback, bool stochastic>
-TRIREME_INLINE uint32_t code_of(const Block& block, int64_t i, uint32_t draw) {
+TRIREME_INLINE int32_t code_of(const Block& block, int32_t i, uint32_t draw) {
   const float v = feedback ? block.residual[i] : block.values[i];
   float t = v * block.inverse;
-  if constexpr (stochastic) {
-    // In (−½, ½), never at its ends: a value that is a whole number of scales stays one. The sum may pass half of what
-    // lies beyond the last level by a rounding.
-    t += (static_cast<float>(static_cast<int32_t>(draw)) + 0.5f) * 0x1p-16f - 0.5f;
-    t = std::min(std::max(t, static_cast<float>(-levels)), static_cast<float>(levels));
-  }
-  const float shifted = t + whole;
-  if constexpr (feedback) block.residual[i] = v - (shifted - whole) * block.scale;
-  return bits_of(shifted) - bits_of(whole);
+  // In (−½, ½), never at its ends: a value that is a whole number of scales stays one.
+  if constexpr (stochastic) t += (static_cast<float>(static_cast<int32_t>(draw)) + 0.5f) * 0x1p-16f - 0.5f;
+  auto code = static_cast<int32_t>(bits_of(t + whole) - bits_of(whole));
+  // The last level's sum may pass half of what lies beyond it by a rounding.
+  if constexpr (stochastic) code = std::min(std::max(code, -levels), levels);
+  if constexpr (feedback) block.residual[i] = v - static_cast<float>(code) * block.scale;
+  return code;
 }
 
 // Elements of the first and the second half of a block share a word of random bits.
 template <FixedKind kind, bool feedback, bool stochastic>
 TRIREME_INLINE void encode_block(const Block& block, uint8_t* __restrict codes) {
   constexpr int levels = kind == FixedKind::int8 ? 127 : 7;
-  const int64_t low = (block.count + 1) / 2, high = block.count / 2;
-  for (int64_t j = 0; j < high; ++j) {
-    const uint32_t draws = stochastic ? bits32(block.noise, block.place + static_cast<uint32_t>(j)) : 0;
-    const uint32_t one = code_of<levels, feedback, stochastic>(block, j, draws >> 16);
-    const uint32_t other = code_of<levels, feedback, stochastic>(block, j + low, draws & 0xffff);
+  const int32_t low = (block.count + 1) / 2, high = block.count / 2;
+  for (int32_t j = 0; j < high; ++j) {
+    const uint32_t draws = stochastic ? rounding_bits(block.noise, static_cast<uint32_t>(j)) : 0;
+    const int32_t one = code_of<levels, feedback, stochastic>(block, j, draws >> 16);
+    const int32_t other = code_of<levels, feedback, stochastic>(block, j + low, draws & 0xffff);
     if constexpr (kind == FixedKind::int8) {
       codes[j] = static_cast<uint8_t>(one);
       codes[j + low] = static_cast<uint8_t>(other);
@@ -64,8 +61,8 @@ TRIREME_INLINE void encode_block(const Block& block, uint8_t* __restrict codes) 
     }
   }
   if (low == high) return;
-  const uint32_t draws = stochastic ? bits32(block.noise, block.place + static_cast<uint32_t>(high)) : 0;
-  const uint32_t last = code_of<levels, feedback, stochastic>(block, high, draws >> 16);
+  const uint32_t draws = stochastic ? rounding_bits(block.noise, static_cast<uint32_t>(high)) : 0;
+  const int32_t last = code_of<levels, feedback, stochastic>(block, high, draws >> 16);
   codes[high] = static_cast<uint8_t>(kind == FixedKind::int8 ? last : last & 15);
 }
 
@@ -81,19 +78,13 @@ struct Encode {
     uint8_t* scales = work.scales;
     for (int64_t first = 0; first < work.count; first += format.block) {
       Block block{work.values + first, feedback ? work.residual + first : nullptr,
-                  std::min(format.block, work.count - first)};
+                  static_cast<int32_t>(std::min(format.block, work.count - first))};
       const int32_t largest = take_in<feedback>(block.values, block.residual, block.count);
-      block.noise = noise_of(work.noise, work.first + first);
-      block.place = static_cast<uint32_t>(work.first + first);
+      if constexpr (stochastic) block.noise = block_noise(work.noise, work.first + first);
       const bool finite = largest < static_cast<int32_t>(infinity_bits);
-      block.scale =
-          finite ? float_of(static_cast<uint32_t>(largest)) / levels : std::numeric_limits<float>::quiet_NaN();
-      // Of the largest floats, the last level would be infinite by a rounding.
-      if (finite && block.scale * levels > std::numeric_limits<float>::max())
-        block.scale = float_of(bits_of(block.scale) - 1);
-      // A scale without an inverse is that of values beyond all use, and they are 0.
-      if (finite && block.scale < std::numeric_limits<float>::min()) block.scale = 0;
-      block.inverse = block.scale > 0 ? 1 / block.scale : 0;
+      const auto scale = BlockScale::of(float_of(static_cast<uint32_t>(largest)), levels);
+      block.scale = finite ? scale.scale : std::numeric_limits<float>::quiet_NaN();
+      block.inverse = scale.inverse;
       if (finite) {
         encode_block<kind, feedback, stochastic>(block, codes);
       } else {
