@@ -50,6 +50,15 @@ if(NOT ZLIB_FOUND)
   message(STATUS "Trireme: without gzipped image sets (install zlib1g-dev)")
 endif()
 
+# The codec with an error bound codes by zstd; without it it says what to install.
+find_path(TRIREME_ZSTD_INCLUDE zstd.h)
+find_library(TRIREME_ZSTD_LIBRARY zstd)
+if(TRIREME_ZSTD_INCLUDE AND TRIREME_ZSTD_LIBRARY)
+  set(TRIREME_HAVE_ZSTD ON)
+else()
+  message(STATUS "Trireme: without the codec with an error bound (install libzstd-dev)")
+endif()
+
 # Linear programs over pairs of jobs need Clp; without it the policies that share devices say what to install.
 find_path(TRIREME_CLP_INCLUDE coin/ClpSimplex.hpp)
 find_library(TRIREME_CLP_LIBRARY Clp)

@@ -14,7 +14,7 @@ say() { printf 'setup: %s\n' "$*"; }
 required=(g++ make cmake ninja-build pkg-config python3 python3-venv
           libopenmpi-dev openmpi-bin libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libxxhash-dev)
 optional=(ccache libprotozero-dev libgtest-dev libgmock-dev bible-kjv iproute2
-          zlib1g-dev dataset-fashion-mnist coinor-libclp-dev)
+          zlib1g-dev libzstd-dev dataset-fashion-mnist coinor-libclp-dev)
 [ "${1:-}" = --test ] && optional+=(librapidcheck-dev doxygen)
 
 installed() { dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }

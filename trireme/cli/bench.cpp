@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "trireme/cli/command.h"
+#include "trireme/train/bench_codec.h"
 #include "trireme/train/bench_comm.h"
 #include "trireme/train/bench_pipeline.h"
 #include "trireme/train/bench_train.h"
@@ -86,6 +87,31 @@ void add_comm(CLI::App& command, Action& chosen) {
   });
 }
 
+void add_codec(CLI::App& command, Action& chosen) {
+  auto options = std::make_shared<CodecBenchOptions>();
+  auto json = std::make_shared<bool>(false);
+  auto* codec = command.add_subcommand("codec", "Codecs on real gradients, one core beside torch's own operations");
+  codec->footer("Example: trireme bench codec --case int8 top_k --mib 16");
+  codec->add_option("--case", options->cases, "Some of the codecs (default: all)")
+      ->check(CLI::IsMember(CodecBenchOptions::known()));
+  codec->add_option("--device", options->device, "cpu, or cuda: those that work on cards, beside a copy")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  codec->add_option("--repeats", options->repeats, "Alternating runs of each side")
+      ->capture_default_str()
+      ->check(at_least(1));
+  codec->add_option("--mib", options->mib, "Size of the gradients in MiB")
+      ->capture_default_str()
+      ->check(CLI::Range(0.25, 16384.0));
+  codec->add_flag("--json", *json, "Print one JSON object a line");
+  codec->callback([options, json, &chosen] {
+    chosen = [options, json] {
+      run_codec_bench(*options, [&](const BenchLine& line) { print(line, *json); });
+      return 0;
+    };
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& program, Action& chosen) {
@@ -121,6 +147,7 @@ void add_bench(CLI::App& program, Action& chosen) {
   });
   add_pipeline(*command, chosen);
   add_comm(*command, chosen);
+  add_codec(*command, chosen);
   add_bench_fleet(*command, chosen);
 }
 

@@ -14,9 +14,9 @@ struct BenchLine {
   std::string bench_case;  // "mlp 8x1024, 2 ranks"
   std::string unit = "s";
   bool smaller_is_better = true;
-  std::vector<double> ours, peer;  // one value a repeat, ours[i] and peer[i] measured one after the other
+  std::vector<double> ours, peer;  // one value a repeat, ours[i] and peer[i] measured one after the other; or no peer
   std::string peer_name;
-  std::optional<double> floor;  // what nothing could go below, measured in the same runs
+  std::optional<double> floor;  // what nothing could go below (or above), measured in the same runs
   nlohmann::ordered_json settings;
 
   double ratio() const;   // of the medians; above 1 where we are better
