@@ -21,6 +21,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Recorder& recor
     : recorder_(recorder), ring_(ring_slots) {
   transports_.push_back(std::move(transport));
   sequences_.push_back(0);
+  inner_calls_.push_back(0);
   roomy_ = 2 * size() <= usable_cores();
   if (size() > 1) {
     thread_ = std::thread([this, rank = log::rank()] {
@@ -127,13 +128,20 @@ Communicator::Ticket Communicator::all_to_all(const at::Tensor& given, const at:
   return submit(group, call, {given, taken, std::move(give), std::move(take), false}, name, std::move(done));
 }
 
-Communicator::Ticket Communicator::submit(Group group, Call call, Arguments arguments, const char* name, Done done) {
+Communicator::Ticket Communicator::sum_across(const at::Tensor& tensor, Transport::SumAcross across, const char* name,
+                                              Done done, Group group) {
+  const Call call{.count = tensor.numel(), .collective = Collective::all_reduce, .dtype = tensor.scalar_type()};
+  return submit(group, call, {tensor, {}, {}, {}, false}, name, std::move(done), std::move(across));
+}
+
+Communicator::Ticket Communicator::submit(Group group, Call call, Arguments arguments, const char* name, Done done,
+                                          Transport::SumAcross across) {
   const auto& tensor = arguments.tensor;
   if (tensor.defined() && !tensor.is_contiguous()) fail("\"{}\": only contiguous tensors can be communicated", name);
   if (arguments.output.defined() && arguments.output.device() != tensor.device())
     fail("\"{}\": both tensors must lie on one device", name);
   std::strncpy(call.name, name, sizeof call.name - 1);
-  call.on_card = tensor.defined() && !tensor.is_cpu() && transports_[group]->reaches(tensor.device());
+  call.on_card = !across && tensor.defined() && !tensor.is_cpu() && transports_[group]->reaches(tensor.device());
   std::unique_lock lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   if (tail_ - head_ == ring_.size()) {
@@ -146,6 +154,7 @@ Communicator::Ticket Communicator::submit(Group group, Call call, Arguments argu
   slot.group = group;
   if (tensor.defined()) slot.ready.record(tensor.device());
   slot.arguments = std::move(arguments);
+  slot.across = std::move(across);
   slot.done = std::move(done);
   const Ticket ticket = ++tail_;
   queued_.store(ticket, std::memory_order_release);
@@ -166,7 +175,12 @@ std::exception_ptr Communicator::carry_out(Operation& slot, bool idle) {
   const int ranks = size(slot.group);
   auto& given = slot.arguments;
   try {
-    if (slot.call.on_card) {
+    if (slot.across) {
+      StagedTensor tensor(given.tensor, slot.ready);
+      if (ranks > 1)
+        transports_[slot.group]->sum_across(inner_calls_[slot.group], {tensor.host(), {}, {}, {}, idle}, slot.across);
+      tensor.write_back();
+    } else if (slot.call.on_card) {
       given.idle = idle;
       given.ready = &slot.ready;
       transports_[slot.group]->carry_out(slot.call, given);
@@ -186,7 +200,8 @@ std::exception_ptr Communicator::carry_out(Operation& slot, bool idle) {
                   .end_ns = monotonic_ns(),
                   .way = transports_[slot.group]->way(slot.call)});
     }
-    if (given.tensor.defined() && ranks > 1) recorder_.sent(static_cast<int64_t>(given.tensor.nbytes()));
+    if (given.tensor.defined() && ranks > 1 && !slot.across)
+      recorder_.sent(static_cast<int64_t>(given.tensor.nbytes()));
   } catch (Error& problem) {
     return std::make_exception_ptr(problem.add_context(fmt::format("rank {}, \"{}\"", rank(), slot.call.name)));
   } catch (...) {
@@ -205,6 +220,7 @@ bool Communicator::carry_one(std::unique_lock<std::mutex>& lock, bool idle) {
   lock.unlock();
   if (!error) error = carry_out(slot, idle);
   slot.arguments = {};
+  slot.across = nullptr;
   const Done done = std::move(slot.done);
   slot.done = nullptr;
   if (error) {
@@ -280,6 +296,7 @@ Group Communicator::split(int color) {
   if (!transport) return nobody;
   transports_.push_back(std::move(transport));
   sequences_.push_back(0);
+  inner_calls_.push_back(0);
   return transports_.size() - 1;
 }
 

@@ -70,6 +70,16 @@ class Communicator final : public Helper {
   Ticket all_to_all(const at::Tensor& given, const at::Tensor& taken, const char* name, Done done = {},
                     Group group = everybody, Offsets give = {}, Offsets take = {});
 
+  // Sums a tensor over the group, of which `across` does the costly part (Transport::sum_across), on the host. Its
+  // collectives are carried out in this call's place, and their bytes counted by whoever makes them. A group that sums
+  // so does nothing else.
+  Ticket sum_across(const at::Tensor& tensor, Transport::SumAcross across, const char* name, Done done, Group group);
+
+  // The elements of a tensor of so many that `across` gets on this rank.
+  std::pair<int64_t, int64_t> share_across(Group group, int64_t count, int64_t element_bytes) const {
+    return transports_[group]->share_across(count, element_bytes);
+  }
+
   // Returns when the call has ended; throws its error, or that of an earlier call.
   void wait(Ticket ticket);
   // Starts a call and waits for it, all on this thread: no other one is woken for it.
@@ -108,11 +118,13 @@ class Communicator final : public Helper {
     Call call;
     Group group = everybody;
     Arguments arguments;
-    DeviceEvent ready;  // the work that makes the tensor, on a card
+    Transport::SumAcross across;  // where the call is a sum of that kind
+    DeviceEvent ready;            // the work that makes the tensor, on a card
     Done done;
   };
 
-  Ticket submit(Group group, Call call, Arguments arguments, const char* name, Done done);
+  Ticket submit(Group group, Call call, Arguments arguments, const char* name, Done done,
+                Transport::SumAcross across = {});
   // Waits until nothing is queued, and gives the next place in the group's order to a call made by the calling thread.
   Call take_turn(std::unique_lock<std::mutex>& lock, Group group, Collective collective, const char* name);
   std::exception_ptr carry_out(Operation& slot, bool idle);
@@ -122,6 +134,7 @@ class Communicator final : public Helper {
 
   std::vector<std::unique_ptr<Transport>> transports_;  // by group; null for a group that this rank is not in
   std::vector<uint64_t> sequences_;                     // by group: calls made so far
+  std::vector<uint64_t> inner_calls_;                   // by group: made inside of sums
   Recorder& recorder_;
   std::mutex mutex_;
   std::condition_variable work_;      // the progress thread sleeps here

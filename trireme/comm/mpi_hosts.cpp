@@ -80,6 +80,23 @@ class HostsTransport final : public Transport {
     }
   }
 
+  void sum_across(uint64_t&, const Arguments& arguments, const SumAcross& across) override {
+    const auto& tensor = arguments.tensor;
+    const Call call{.count = tensor.numel(), .collective = Collective::all_reduce, .dtype = tensor.scalar_type()};
+    const auto parts = shares(call);
+    scatter(call, arguments, parts);
+    const auto [begin, end] = share_across(call.count, static_cast<int64_t>(tensor.element_size()));
+    if (end > begin)
+      across({*between_, between_calls_, arguments.idle}, tensor.view({-1}).narrow(0, begin, end - begin));
+    gather(call, arguments, parts);
+  }
+
+  std::pair<int64_t, int64_t> share_across(int64_t count, int64_t element_bytes) const override {
+    if (!carries()) return {0, 0};
+    const auto parts = even_parts(count, carriers_, element_bytes);
+    return {parts[static_cast<size_t>(local_rank_)], parts[static_cast<size_t>(local_rank_) + 1]};
+  }
+
   void try_with(const TransportTrial& trial) override {
     checking_ = trial.checking;
     inside_->try_with(trial);
@@ -134,6 +151,12 @@ class HostsTransport final : public Transport {
     return parts;
   }
 
+  void scatter(const Call& call, const Arguments& arguments, const Offsets& parts) {
+    Call inner = call;
+    inner.collective = Collective::reduce_scatter;
+    inside_->carry_out(inside(inner), {arguments.tensor, {}, parts, {}, arguments.idle});
+  }
+
   void gather(const Call& call, const Arguments& arguments, const Offsets& parts) {
     Call inner = call;
     inner.collective = Collective::gather_parts;
@@ -162,9 +185,7 @@ class HostsTransport final : public Transport {
 
   void all_reduce(const Call& call, const Arguments& arguments) {
     const auto parts = shares(call);
-    Call inner = call;
-    inner.collective = Collective::reduce_scatter;
-    inside_->carry_out(inside(inner), {arguments.tensor, {}, parts, {}, arguments.idle});
+    scatter(call, arguments, parts);
     cross(call, arguments, parts);
     gather(call, arguments, parts);
   }
@@ -173,9 +194,7 @@ class HostsTransport final : public Transport {
   void reduce(const Call& call, const Arguments& arguments) {
     const auto& root = places_[static_cast<size_t>(call.root)];
     const auto parts = shares(call);
-    Call inner = call;
-    inner.collective = Collective::reduce_scatter;
-    inside_->carry_out(inside(inner), {arguments.tensor, {}, parts, {}, arguments.idle});
+    scatter(call, arguments, parts);
     Call outer = call;
     outer.root = carrier_of(root.first);
     cross(outer, arguments, parts);

@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "trireme/comm/call.h"
 #include "trireme/comm/mail.h"
@@ -28,6 +30,22 @@ struct TransportTrial {
   bool cards = true;     // tensors of cards stay on them, where ranks can reach each other's
 };
 
+class Transport;
+
+// A transport with the place of its next call in the order of calls: for what is made of several collectives.
+struct Courier {
+  Transport& transport;
+  uint64_t& calls;
+  bool idle = false;
+
+  int rank() const;
+  int size() const;
+  void all_reduce(const at::Tensor& tensor) const;  // the sum
+  void all_to_all(const at::Tensor& given, const Offsets& give, const at::Tensor& taken, const Offsets& take) const;
+  void all_gather(const at::Tensor& tensor, const at::Tensor& output) const;
+  void gather_parts(const at::Tensor& tensor, const Offsets& parts) const;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -37,6 +55,18 @@ class Transport {
   virtual int size() const = 0;
 
   virtual void carry_out(const Call& call, const Arguments& arguments) = 0;
+
+  // A sum over all ranks of which somebody else does the part that is costly: `across` sums a tensor over the ranks of
+  // a courier. Those are all ranks, or, where hosts have several, the ranks that hold the same share of what each host
+  // has summed for itself.
+  using SumAcross = std::function<void(const Courier& courier, const at::Tensor& share)>;
+  virtual void sum_across(uint64_t& calls, const Arguments& arguments, const SumAcross& across) {
+    across({*this, calls, arguments.idle}, arguments.tensor);
+  }
+  // Which elements of so many `across` gets on this rank: [first, second). None where it is not called.
+  virtual std::pair<int64_t, int64_t> share_across(int64_t count, int64_t /*element_bytes*/) const {
+    return {0, count};
+  }
 
   // Whether tensors of this device can be given as they are; the same on all ranks. Others are copied to the host.
   virtual bool reaches(at::Device device) const { return device.is_cpu(); }

@@ -113,6 +113,16 @@ void MetricsFile::step(const StepReport& report) {
   if (report.waits_for) {
     line["waits_for"] = {{"rank", report.waits_for->rank}, {"seconds", in_microseconds(report.waits_for->seconds)}};
   }
+  if (report.codec) {
+    const auto& codec = *report.codec;
+    const auto ratio =
+        static_cast<double>(codec.plain_bytes) / static_cast<double>(std::max<int64_t>(1, codec.sent_bytes));
+    line["codec"] = {{"plain_bytes", codec.plain_bytes},
+                     {"sent_bytes", codec.sent_bytes},
+                     {"ratio", std::round(ratio * 1000) / 1000},
+                     {"seconds", in_microseconds(codec.seconds)}};
+    if (codec.residual_norm) line["codec"]["residual_norm"] = *codec.residual_norm;
+  }
   if (!report.staleness.empty()) line["staleness"] = report.staleness;
   if (report.eval_loss) line["eval_loss"] = *report.eval_loss;
   if (report.eval_accuracy) line["eval_accuracy"] = *report.eval_accuracy;

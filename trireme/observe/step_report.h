@@ -21,6 +21,13 @@ struct StageIdle {
   double forward = 0, backward = 0, reduce = 0;
 };
 
+// What a codec made of what this rank sent in a step.
+struct CodecReport {
+  int64_t plain_bytes = 0, sent_bytes = 0;  // without it at the least, and with it
+  double seconds = 0;                       // encoding and decoding
+  std::optional<double> residual_norm;      // of what is left to be said
+};
+
 // A rank that others waited for in a step, and how long.
 struct AwaitedRank {
   int rank = 0;
@@ -42,6 +49,7 @@ struct StepReport {
   std::vector<double> busy_s;    // by rank, where there are several: what it worked until it gave its part of the loss
   std::optional<AwaitedRank> waits_for;  // where stages have several replicas
   int64_t sent_bytes = 0;
+  std::optional<CodecReport> codec;
   std::vector<int64_t> staleness;  // of this rank: how often its gradients lacked 0, 1, 2 … steps of others so far
   std::vector<OwnerBytes> memory;
   std::optional<double> eval_loss;      // of a step after which the model was evaluated

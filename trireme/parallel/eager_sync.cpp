@@ -92,9 +92,11 @@ class EagerSync final : public LooseSync {
 
   void with_agreed(bool, const std::function<void()>& use) override { use(); }
 
+  BucketSums* sums() override { return &rounds_.sums(); }
+
   OwnState own_state() override {
     auto state = LooseSync::own_state();
-    state.merge(rounds_.own_state());
+    state.merge(rounds_.sums().own_state());
     return state;  // a round that waits for everybody leaves nothing to give
   }
 

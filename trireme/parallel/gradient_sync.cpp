@@ -9,13 +9,14 @@
 namespace trireme {
 
 GradientSync::GradientSync(const SyncConfig& config, ParameterStore& store, Communicator& communicator, Groups groups,
-                           Executor& executor, const at::Tensor& totals)
+                           Executor& executor, const at::Tensor& totals, BucketSums* sums)
     : kind_(config.kind),
       store_(store),
       communicator_(communicator),
       groups_(std::move(groups)),
       executor_(executor),
-      totals_(totals) {
+      totals_(totals),
+      sums_(sums) {
   auto& buckets = store_.buckets();
   expected_.resize(buckets.size());
   missing_.resize(buckets.size());
@@ -33,6 +34,12 @@ GradientSync::GradientSync(const SyncConfig& config, ParameterStore& store, Comm
   order_ = std::make_unique<AgreedOrder>(communicator_, groups_.stage, std::move(items),
                                          static_cast<int64_t>(config.credit_mb * 1e6) / 64 * 64,
                                          [this](std::exception_ptr error) { executor_.complete(totals_task_, error); });
+}
+
+std::vector<Group> GradientSync::Groups::of(const std::vector<Bucket>& buckets) const {
+  std::vector<Group> groups;
+  for (const auto& bucket : buckets) groups.push_back(of(bucket));
+  return groups;
 }
 
 void GradientSync::choose_roots() {
@@ -76,6 +83,8 @@ void GradientSync::add_tasks(Graph& graph) {
           const auto done = [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); };
           if (kind_ == SyncKind::root) {
             communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);
+          } else if (sums_) {
+            sums_->start(b, bucket.gradients, "reduce bucket", done);
           } else {
             communicator_.all_reduce(bucket.gradients, ReduceOp::sum, "reduce bucket", done, group);
           }

@@ -21,6 +21,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/store.h"
 #include "trireme/parallel/agreed_order.h"
+#include "trireme/parallel/bucket_sums.h"
 #include "trireme/spec/config.h"
 
 namespace trireme {
@@ -33,11 +34,12 @@ class GradientSync {
     std::vector<Group> ties;
 
     Group of(const Bucket& bucket) const { return bucket.tie < 0 ? stage : ties[static_cast<size_t>(bucket.tie)]; }
+    std::vector<Group> of(const std::vector<Bucket>& buckets) const;
   };
 
-  // `totals`: what else the ranks sum at the end of a step.
+  // `totals`: what else the ranks sum at the end of a step. `sums`: how buckets are summed, if not by an all-reduce.
   GradientSync(const SyncConfig& config, ParameterStore& store, Communicator& communicator, Groups groups,
-               Executor& executor, const at::Tensor& totals);
+               Executor& executor, const at::Tensor& totals, BucketSums* sums = nullptr);
   ~GradientSync();
 
   // Adds to the step's graph a wire task for each bucket; the compute tasks that need bucket b wait for task_of(b).
@@ -92,6 +94,7 @@ class GradientSync {
   bool sending_ = false;
   bool told_unused_ = false;
   const at::Tensor totals_;
+  BucketSums* sums_;
   TaskId totals_task_ = 0;
   std::unique_ptr<AgreedOrder> order_;
   std::vector<Root> roots_;  // by bucket; none with allreduce

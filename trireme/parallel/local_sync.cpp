@@ -72,10 +72,12 @@ class LocalSync final : public LooseSync {
   void with_agreed(bool, const std::function<void()>& use) override { with_mean(replica_.share, use); }
   bool equal_when_together() const override { return false; }
 
+  BucketSums* sums() override { return &rounds_.sums(); }
+
   OwnState own_state() override {
     auto state = LooseSync::own_state();
     add_own_parameters(state);
-    state.merge(rounds_.own_state());
+    state.merge(rounds_.sums().own_state());
     state["rounds"] = ended_;
     for (size_t b = 0; b < momenta_.size(); ++b) {
       state[fmt::format("bucket-{}.begun_at", b)] = begun_at_[b];

@@ -27,6 +27,8 @@
 
 namespace trireme {
 
+class BucketSums;
+
 // What a policy works with; all of it outlives the policy.
 struct Replica {
   const RunConfig& config;
@@ -36,6 +38,7 @@ struct Replica {
   Progression& progression;
   Postbox* postbox = nullptr;  // where the kind sends messages: to and from every other rank
   double share = 1;            // of the batch: this replica's part, of 1 in all
+  CodecConfig codec;           // of sums
 };
 
 // What this rank's passes of a step gave. Gradients lie in the store.
@@ -79,6 +82,8 @@ class LooseSync {
   virtual void with_agreed(bool state, const std::function<void()>& use) = 0;
   // Collective, when together. The tensors are those in use: what is written into them counts from the next step on.
   virtual OwnState own_state() { return {{"own_steps", own_steps_}}; }
+  // Where the kind makes sums.
+  virtual BucketSums* sums() { return nullptr; }
   // Whether replicas hold the same parameters whenever they stand together.
   virtual bool equal_when_together() const { return true; }
 

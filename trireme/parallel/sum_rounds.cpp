@@ -7,8 +7,10 @@ namespace trireme {
 SumRounds::SumRounds(Replica& replica, int64_t slots, int64_t totals, const char* name)
     : communicator_(replica.world.communicator()),
       name_(name),
-      sums_(replica.config.sync, replica.store, communicator_,
-            std::vector<Group>(replica.store.buckets().size(), everybody)),
+      sums_(replica.codec, static_cast<uint64_t>(replica.config.train.seed), replica.store, communicator_,
+            replica.world.recorder(),
+            std::vector<Group>(replica.store.buckets().size(),
+                               replica.codec.kind == CodecKind::none ? everybody : communicator_.split(0))),
       slots_(static_cast<size_t>(slots)) {
   for (auto& slot : slots_) {
     slot.tensors = like_buckets(replica);

@@ -15,6 +15,7 @@
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/observe/stragglers.h"
+#include "trireme/parallel/codec_choice.h"
 #include "trireme/parallel/replica_check.h"
 #include "trireme/train/dealing.h"
 
@@ -64,6 +65,8 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
   // waits there for another's work would be given its turns for nothing.
   settles_ = schedule_->follows_arrivals() || shares_card(device_, world.local_size());
+  const double bucket_bytes = std::min(config.sync.bucket_mb * 1e6, static_cast<double>(table.parameters()) * 4);
+  codec_ = chosen_codec(config, world, static_cast<int64_t>(bucket_bytes));
   join_groups();
   const auto allocate = [&](int64_t bytes, int tie) {
     const Group group = tie < 0 ? groups_.stage : groups_.ties[static_cast<size_t>(tie)];
@@ -73,7 +76,12 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
                                             config.sync.bucket_mb * 1e6, allocate);
   optimizer_ = make_optimizer(config.optimizer);
   totals_ = at::zeros({total_idle + 3 * mesh_.stages + world.size()}, at::kDouble);
-  sync_ = std::make_unique<GradientSync>(config.sync, *store_, world.communicator(), groups_, executor_, totals_);
+  if (codec_.kind != CodecKind::none && !is_loose(config.sync.kind)) {
+    sums_ = std::make_unique<BucketSums>(codec_, static_cast<uint64_t>(config.train.seed), *store_,
+                                         world.communicator(), world.recorder(), sum_groups_.of(store_->buckets()));
+  }
+  sync_ = std::make_unique<GradientSync>(config.sync, *store_, world.communicator(), groups_, executor_, totals_,
+                                         sums_.get());
   for (size_t b = 0; b < store_->buckets().size(); ++b) {
     if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
   }
@@ -100,12 +108,15 @@ StageTrainer::~StageTrainer() = default;
 void StageTrainer::join_groups() {
   auto& communicator = world_.communicator();
   carriers_.communicator = &communicator;
-  if (mesh_.stages == 1) return;
   const int stage = stage_number(), replica = mesh_.replica_of(world_.rank());
+  const bool compresses = codec_.kind != CodecKind::none && !is_loose(config_.sync.kind);
+  if (compresses) sum_groups_.stage = communicator.split(stage);
+  if (mesh_.stages == 1) return;
   groups_.stage = communicator.split(stage);
   for (const auto& tie : stage_->ties()) {
     const bool shares = std::find(tie.stages.begin(), tie.stages.end(), stage) != tie.stages.end();
     groups_.ties.push_back(communicator.split(shares ? 0 : -1));
+    if (compresses) sum_groups_.ties.push_back(communicator.split(shares ? 0 : -1));
   }
   MailPeers peers;
   const auto add = [](std::vector<int>& ranks, int rank) {
@@ -141,7 +152,7 @@ void StageTrainer::open_loose() {
     open_postbox(peers);
   }
   const double share = static_cast<double>(share_.count) / static_cast<double>(config_.train.batch);
-  loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share});
+  loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share, codec_});
 }
 
 std::string StageTrainer::brief() const {
@@ -367,6 +378,7 @@ StepReport StageTrainer::step(bool stop) {
   } else {
     tell_times(report);
   }
+  tell_traffic(report);
   report.sent_bytes = world_.recorder().sent_bytes() - sent;
   report.memory = world_.recorder().memory().by_owner();
   return report;
@@ -434,8 +446,19 @@ void StageTrainer::while_whole(const std::function<void()>& save) {
 }
 
 OwnState StageTrainer::own_state() {
-  if (!loose_) return {};
-  return loose_->own_state();
+  if (loose_) return loose_->own_state();
+  return sums_ ? sums_->own_state() : OwnState{};
+}
+
+// What the codec spared and cost in this step.
+void StageTrainer::tell_traffic(StepReport& report) {
+  auto* sums = this->sums();
+  if (!sums || !sums->compresses()) return;
+  const auto traffic = sums->take_traffic();
+  report.codec = CodecReport{traffic.plain_bytes, traffic.sent_bytes, traffic.codec_s, {}};
+  // A pass over all of it: now and then.
+  if (codec_.feedback && report.step % config_.log.every == 0 && together())
+    report.codec->residual_norm = sums->residual_norm();
 }
 
 void StageTrainer::check_replicas() {

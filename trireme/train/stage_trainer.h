@@ -101,6 +101,8 @@ class StageTrainer {
   void build_loose_tail(const std::vector<TaskId>& passes);
   void evaluate_now(StepReport& report);
   void tell_times(StepReport& report);
+  void tell_traffic(StepReport& report);
+  BucketSums* sums() { return loose_ ? loose_->sums() : sums_.get(); }
   void bear_trial() const;
   void build_step();
   void build_evaluation();
@@ -135,7 +137,8 @@ class StageTrainer {
   int64_t model_parameters_ = 0, model_trained_ = 0, model_layers_ = 0;  // of all stages
   int64_t widest_crossing_ = 0;  // bytes of a sample between two layers, at most
   std::unique_ptr<Stage> stage_;
-  GradientSync::Groups groups_;
+  CodecConfig codec_;                         // of sums, as it was asked for or chosen
+  GradientSync::Groups groups_, sum_groups_;  // of ranks; and the same ones for sums by a codec
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   DeviceTrace device_trace_;
@@ -146,6 +149,7 @@ class StageTrainer {
   Carriers carriers_;
   RealClock clock_;
   Executor executor_;
+  std::unique_ptr<BucketSums> sums_;  // with a codec, where a step waits for them
   std::unique_ptr<GradientSync> sync_;
   std::vector<std::vector<size_t>> layer_buckets_;  // by layer: where its parameters lie,
   std::function<void(size_t layer)> before_layer_;  // which may be on their way until it is passed
