@@ -189,6 +189,9 @@ class CodecBench {
                      {"copy", rate(median(copying))},
                      {"mib", options_.mib},
                      {"gradients", gradients_.source}};
+    const bool integers = tried.config.kind == CodecKind::int8 || tried.config.kind == CodecKind::int4;
+    if (integers && device_.is_cpu())  // torch's way to the same promise, whichever is the faster peer
+      line.settings["torch_by_blocks"] = rate(median_of(peers_.by_blocks(tried.config.block).call));
     line.bench_case += fmt::format(" (ratio {:.3g}, error {:.2g})", line.settings["ratio"].get<double>(), error);
     return line;
   }
