@@ -6,6 +6,7 @@
 // A codec may refuse a message by an Error, and nothing else: another exception, a crash, a read or write outside of
 // the tensors, or a hang is a finding.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <chrono>

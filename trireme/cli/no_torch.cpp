@@ -37,6 +37,7 @@ void add_bench(CLI::App& program, Action& chosen) {
   add_missing(*command, chosen, "train", "Step times beside PyTorch");
   add_missing(*command, chosen, "pipeline", "A GPT in stages beside torch.distributed.pipelining");
   add_missing(*command, chosen, "comm", "Collectives beside Open MPI's and Gloo's");
+  add_missing(*command, chosen, "codec", "Codecs on real gradients, one core beside torch's own operations");
   add_bench_fleet(*command, chosen);
 }
 void add_doctor(CLI::App& program, Action& chosen) {

@@ -166,7 +166,7 @@ class BoundCodec final : public Codec {
   void restore(int64_t count, const ChunkHeader& header, const void* outliers, const Workspace& work,
                float* values) const {
     format_.restore(work.codes, count, values);
-    const auto* next = static_cast<const UnalignedFloat*>(outliers);
+    const UnalignedFloat* next = static_cast<const UnalignedFloat*>(outliers);
     const uint32_t mark = format_.mark(static_cast<int>(header.planes));
     uint32_t found = 0;
     for (int64_t i = 0; i < count && header.outliers > 0; ++i) {

@@ -105,7 +105,7 @@ struct Lose {
 void encode_half(const FixedEncoding& work) {
   static const ToHalf to_half = best_to_half();
   static const FromHalf from_half = best_from_half();
-  auto* codes = reinterpret_cast<Unaligned16*>(work.codes);
+  Unaligned16* codes = reinterpret_cast<Unaligned16*>(work.codes);
   if (!work.residual) return to_half(work.values, codes, work.count);
   constexpr int64_t piece = 1024;
   float decoded[piece];
@@ -121,7 +121,7 @@ void encode_half(const FixedEncoding& work) {
 
 void decode_half(const FixedDecoding& work) {
   static const FromHalf from_half = best_from_half();
-  const auto* codes = reinterpret_cast<const Unaligned16*>(work.codes);
+  const Unaligned16* codes = reinterpret_cast<const Unaligned16*>(work.codes);
   if (!work.adding) return from_half(codes, work.values, work.count);
   constexpr int64_t piece = 1024;
   float decoded[piece];
@@ -138,7 +138,7 @@ struct EncodeBfloat {
   TRIREME_INLINE void operator()() const {
     const float* __restrict values = work.values;
     float* __restrict residual = work.residual;
-    auto* __restrict codes = reinterpret_cast<Unaligned16*>(work.codes);
+    Unaligned16* __restrict codes = reinterpret_cast<Unaligned16*>(work.codes);
     const int64_t count = work.count;
     for (int64_t i = 0; i < count; ++i) {
       const float v = feedback ? values[i] + residual[i] : values[i];
@@ -153,7 +153,7 @@ template <bool adding>
 struct DecodeBfloat {
   const FixedDecoding& work;
   TRIREME_INLINE void operator()() const {
-    const auto* __restrict codes = reinterpret_cast<const Unaligned16*>(work.codes);
+    const Unaligned16* __restrict codes = reinterpret_cast<const Unaligned16*>(work.codes);
     float* __restrict values = work.values;
     const int64_t count = work.count;
     for (int64_t i = 0; i < count; ++i)

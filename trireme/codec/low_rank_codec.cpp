@@ -61,7 +61,8 @@ class LowRankCodec final : public Codec {
     if (static_cast<int64_t>(payload.size()) != most_payload(count))
       fail("{} values take {} bytes, and these are {}", count, most_payload(count), payload.size());
     const auto factors = scratch_factors(factor_count());
-    std::memcpy(factors.mutable_data_ptr<float>(), payload.data(), static_cast<size_t>(4 * factors.numel()));
+    if (factors.numel() > 0)
+      std::memcpy(factors.mutable_data_ptr<float>(), payload.data(), static_cast<size_t>(4 * factors.numel()));
     const auto p = factors.narrow(0, 0, low_.p_count()), q = factors.narrow(0, low_.p_count(), low_.q_count());
     if (adding) {
       low_.add_reconstructed(p, q, values);

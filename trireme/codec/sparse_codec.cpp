@@ -27,7 +27,7 @@ int64_t place_bytes(int64_t kept) { return (2 * kept + 3) / 4 * 4; }
 int64_t sparse_bytes(int64_t count, int64_t kept) { return 4 * groups_of(count) + place_bytes(kept) + 4 * kept; }
 
 int64_t write_dense(const float* v, std::span<const uint32_t> places, int64_t count, uint8_t* to) {
-  auto* values = reinterpret_cast<UnalignedFloat*>(to);
+  UnalignedFloat* values = reinterpret_cast<UnalignedFloat*>(to);
   std::memset(to, 0, static_cast<size_t>(4 * count));
   for (const uint32_t place : places) values[place] = v[place];
   return 4 * count;
@@ -35,8 +35,8 @@ int64_t write_dense(const float* v, std::span<const uint32_t> places, int64_t co
 
 int64_t write_sparse(const float* v, std::span<const uint32_t> places, int64_t count, uint8_t* to) {
   const auto kept = static_cast<int64_t>(places.size());
-  auto* shorts = reinterpret_cast<Unaligned16*>(to + 4 * groups_of(count));
-  auto* values = reinterpret_cast<UnalignedFloat*>(to + 4 * groups_of(count) + place_bytes(kept));
+  Unaligned16* shorts = reinterpret_cast<Unaligned16*>(to + 4 * groups_of(count));
+  UnalignedFloat* values = reinterpret_cast<UnalignedFloat*>(to + 4 * groups_of(count) + place_bytes(kept));
   if (kept % 2) shorts[kept] = 0;
   int64_t i = 0;
   for (int64_t g = 0; g < groups_of(count); ++g) {
@@ -54,8 +54,9 @@ int64_t write_sparse(const float* v, std::span<const uint32_t> places, int64_t c
 
 template <bool adding>
 void read_sparse(const uint8_t* from, int64_t count, int64_t kept, float* values) {
-  const auto* shorts = reinterpret_cast<const Unaligned16*>(from + 4 * groups_of(count));
-  const auto* kept_values = reinterpret_cast<const UnalignedFloat*>(from + 4 * groups_of(count) + place_bytes(kept));
+  const Unaligned16* shorts = reinterpret_cast<const Unaligned16*>(from + 4 * groups_of(count));
+  const UnalignedFloat* kept_values =
+      reinterpret_cast<const UnalignedFloat*>(from + 4 * groups_of(count) + place_bytes(kept));
   int64_t i = 0;
   for (int64_t g = 0; g < groups_of(count); ++g) {
     uint32_t here;
@@ -163,6 +164,7 @@ class SparseCodec final : public Codec {
     const int64_t expected = header.dense ? 4 * count : sparse_bytes(count, kept);
     if (static_cast<int64_t>(body.size()) != expected)
       fail("a message of {} kept values takes {} bytes, not {}", kept, expected, body.size());
+    if (count == 0) return;
     auto* to = values.mutable_data_ptr<float>();
     if (header.dense) return read_dense(body.data(), count, to, adding);
     if (adding) return read_sparse<true>(body.data(), count, kept, to);

@@ -47,7 +47,7 @@ void run_widest(const Kernel& kernel) {
 }
 #endif
 
-// Messages may begin at any byte.
+// Messages may begin at any byte. (Pointers to these are declared by name: `auto` would forget the alignment.)
 typedef uint16_t Unaligned16 __attribute__((aligned(1), may_alias));
 typedef float UnalignedFloat __attribute__((aligned(1), may_alias));
 

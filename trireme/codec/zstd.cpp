@@ -12,8 +12,9 @@ namespace {
 
 // Codes of numbers have no repetitions that are worth looking for, and what is found only breaks up the rest: what
 // helps is that some are more frequent than others. So the search is as short as zstd makes it, and all bytes are coded
-// by their frequency (Huffman), which it would leave out with so short a search. Measured on normal codes of 0.5 to 30
-// steps of deviation: 2 to 12 % shorter than level 1 where these differ, and up to twice as fast.
+// by their frequency (Huffman), which it would leave out with so short a search. Measured beside level 1: on normal
+// codes of 0.5 to 2 steps of deviation 3 to 8 % shorter and packed 1.4 to 2.3 times as fast, on wider ones the same; on
+// the gradients of a small GPT 10 to 13 % longer.
 constexpr int level = -100;
 
 size_t checked(size_t result, const char* what) {

@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
+#include <time.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +13,6 @@
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/device/device.h"
-#include "trireme/engine/executor.h"
 
 namespace trireme {
 
@@ -142,8 +143,7 @@ class CodecBench {
         values_(gradients.values.to(device_)),
         back_(at::empty_like(values_)),
         residual_(at::zeros_like(values_)),
-        peers_(values_),
-        copied_s_(median_of([&] { back_.copy_(values_); })) {}
+        peers_(values_) {}
 
   const at::Tensor& values() const { return values_; }
   bool measures(const CodecConfig& config) const {
@@ -168,26 +168,30 @@ class CodecBench {
     line.smaller_is_better = false;
     const Peer peer = best_peer(tried.config);
     line.peer_name = peer.name;
-    std::vector<double> encoding, decoding, feeding;
+    std::vector<double> encoding, decoding, feeding, copying;
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       encoding.push_back(seconds(encode));
       decoding.push_back(seconds(decode));
       line.ours.push_back(rate(encoding.back() + decoding.back()));
       if (peer.call) line.peer.push_back(rate(seconds(peer.call)));
+      copying.push_back(seconds([&] { back_.copy_(values_); }));
       residual_.zero_();
       feeding.push_back(seconds([&] { length = codec->encode(values_, residual_, Key{1}, room); }) + seconds(decode));
     }
     // A copy reads and writes the tensor once each; there and back do so too, and the message is written and read.
-    line.floor = rate(copied_s_ * (1 + static_cast<double>(bytes) / static_cast<double>(values_.nbytes())));
+    line.floor = rate(median(copying) * (1 + static_cast<double>(bytes) / static_cast<double>(values_.nbytes())));
     line.settings = {{"codec", codec->name()},
                      {"ratio", static_cast<double>(values_.nbytes()) / static_cast<double>(bytes)},
                      {"error", error},
                      {"encode", rate(median(encoding))},
                      {"decode", rate(median(decoding))},
                      {"with_feedback", rate(median(feeding))},
-                     {"copy", rate(copied_s_)},
+                     {"copy", rate(median(copying))},
                      {"mib", options_.mib},
                      {"gradients", gradients_.source}};
+    const bool integers = tried.config.kind == CodecKind::int8 || tried.config.kind == CodecKind::int4;
+    if (integers && device_.is_cpu())  // torch's way to the same promise, whichever is the faster peer
+      line.settings["torch_by_blocks"] = rate(median_of(peers_.by_blocks(tried.config.block).call));
     line.bench_case += fmt::format(" (ratio {:.3g}, error {:.2g})", line.settings["ratio"].get<double>(), error);
     return line;
   }
@@ -195,13 +199,20 @@ class CodecBench {
  private:
   double rate(double seconds) const { return static_cast<double>(values_.nbytes()) / seconds / 1e9; }
 
+  // Of this core, which others may want too; of a card by the clock.
   double seconds(const Call& call) const {
-    synchronize(device_);
-    const double begun = clock_.now_s();
     const int rounds = device_.is_cpu() ? 1 : 20;  // a card's launches overlap with its work
+    const clockid_t clock = device_.is_cpu() ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    const auto now = [clock] {
+      timespec time;
+      clock_gettime(clock, &time);
+      return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+    };
+    synchronize(device_);
+    const double begun = now();
     for (int i = 0; i < rounds; ++i) call();
     synchronize(device_);
-    return (clock_.now_s() - begun) / rounds;
+    return (now() - begun) / rounds;
   }
 
   double median_of(const Call& call) const {
@@ -247,8 +258,6 @@ class CodecBench {
   const at::Device device_;
   const at::Tensor values_, back_, residual_;
   const Peers peers_;
-  RealClock clock_;
-  const double copied_s_;
 };
 
 }  // namespace
