@@ -1,11 +1,11 @@
-// Small pictures for the report: curves and points with axes, and bars in rows, as SVG that stands in a page by itself.
+// Small pictures for reports: curves and points with axes, and bars in rows, as SVG that stands in a page by itself.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace trireme::fleet {
+namespace trireme {
 
 struct Curve {
   std::string name;
@@ -18,6 +18,8 @@ struct Chart {
   std::string title, x_label, y_label;
   bool log_x = false, log_y = false;
   std::vector<Curve> curves;
+  bool from_zero = true;             // where the y axis begins, unless it is logarithmic
+  std::vector<std::string> x_names;  // where x counts things without a number: their names, from 0 on
 
   std::string svg() const;
 };
@@ -38,6 +40,9 @@ struct BarChart {
   std::string svg() const;
 };
 
+// A page that needs nothing but itself: `body` in the style that these pictures share.
+std::string html_page(const std::string& title, const std::string& body);
+
 std::string escape_html(const std::string& text);
 
-}  // namespace trireme::fleet
+}  // namespace trireme
