@@ -113,6 +113,7 @@ void MetricsFile::step(const StepReport& report) {
   if (report.waits_for) {
     line["waits_for"] = {{"rank", report.waits_for->rank}, {"seconds", in_microseconds(report.waits_for->seconds)}};
   }
+  if (report.distillation) line["distillation"] = *report.distillation;
   if (report.eval_loss) line["eval_loss"] = *report.eval_loss;
   if (report.eval_accuracy) line["eval_accuracy"] = *report.eval_accuracy;
   write_line(std::move(line));

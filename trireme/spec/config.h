@@ -90,6 +90,13 @@ struct TrainConfig {
   int64_t nonfinite_limit = 10;
 };
 
+// What a student learns from a teacher beside its targets (train/teacher.h).
+struct DistillConfig {
+  std::string from;  // empty: there is none
+  double weight = 0.5;
+  double temperature = 2;
+};
+
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::adamw;
   double lr = 1e-3;
@@ -170,6 +177,7 @@ struct RunConfig {
   ModelConfig model;
   DataConfig data;
   TrainConfig train;
+  DistillConfig distill;
   OptimizerConfig optimizer;
   ParallelConfig parallel;
   MemoryConfig memory;

@@ -29,7 +29,7 @@ SavedModel find_model(const fs::path& path) {
   saved.folder = saved.checkpoint->folder;
   describe(saved.config).read_text(saved.checkpoint->config, (saved.folder / "manifest.json").string());
   auto& model = saved.config.model;
-  if (model.kind == ModelKind::custom)
+  if (model.kind == ModelKind::custom || saved.checkpoint->config.empty())
     refuse("{} holds the model of a program that uses the library: only that program can ask it",
            saved.folder.string());
   if (reads_tokens(model.kind)) model.vocab = open_source_model(saved.folder).model.vocab;
