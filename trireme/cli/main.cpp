@@ -73,6 +73,7 @@ int run(int argc, char** argv) {
   Action chosen;
   add_train(program, chosen);
   add_generate(program, chosen);
+  add_sweep(program, chosen);
   add_convert(program, chosen);
   add_evaluate(program, chosen);
   add_average(program, chosen);
