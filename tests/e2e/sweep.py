@@ -84,6 +84,23 @@ def ranks(args, where):
     print("random points on two ranks each; three trials begin with the first two")
 
 
+def full_disk(args, where):
+    """On a disk that is full the sweep ends by itself, says so, and leaves no process."""
+    small = where / "small"
+    small.mkdir()
+    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=16k none {small} 2>/dev/null") != 0:
+        print("no file system of a small size can be made here: the full disk is left out")
+        return
+    try:
+        job = Job([args.program, "sweep", *QUICK, *GRID, "--ranks", 2, "--out", "small/sweep"], where)
+        status = job.wait(60)
+        check(status == 1 and "disk full" in job.output, f"a full disk: status {status}:\n{job.output}")
+        check(not job.leftovers(), f"a full disk left behind {job.leftovers()}")
+        print("a full disk: status 1, and the reason")
+    finally:
+        os.system(f"umount {small}")
+
+
 def interrupted(args, where, name, strike, status):
     """Strikes a sweep when a point is done and two are under way; resumed, it ends as if nothing had been."""
     words = [args.program, "sweep", *SLOW, *GRID, "--ranks", 2, "--out", name]
@@ -125,6 +142,7 @@ def test():
         whole(args, where)
         failing(args, where)
         ranks(args, where)
+        full_disk(args, where)
         run([args.program, "sweep", *SLOW, *GRID, "--ranks", 2, "--out", "undisturbed"], where, timeout=120)
         expected = {number: line["eval_loss"] for number, line in lines(where / "undisturbed").items()}
         for name, strike, status in (("control-c", control_c, 130), ("killed", kill, 137)):

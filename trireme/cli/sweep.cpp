@@ -21,7 +21,7 @@ int run_sweep(Options& options) {
   auto& wanted = options.sweep;
   const auto around = look_around();
   if (around.launcher != Launcher::nobody)
-    refuse("a sweep starts its own runs, but {}: start it by itself", around.describe());
+    refuse("a sweep starts its own runs, and this one was {}: start it by itself", around.describe());
   for (const auto& word : options.words) {
     if (word.find('=') != std::string::npos)
       wanted.overrides.push_back(word);

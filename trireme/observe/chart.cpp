@@ -89,8 +89,11 @@ std::string draw_axes(const Axis& x, const Axis& y, const std::string& x_label, 
 std::string draw_curve(const Curve& curve, size_t number, const Axis& x, const Axis& y) {
   if (curve.dots) {
     std::string out = fmt::format("<g fill=\"{}\" fill-opacity=\"0.45\">\n", color_of(number));
-    for (const auto& [px, py] : curve.points) {
-      out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2\"/>\n", x.at(px), y.at(py));
+    for (size_t i = 0; i < curve.points.size(); ++i) {
+      const auto& [px, py] = curve.points[i];
+      const bool told = i < curve.labels.size();
+      const auto inside = told ? "><title>" + escape_html(curve.labels[i]) + "</title></circle>" : "/>";
+      out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"{}\n", x.at(px), y.at(py), told ? 4 : 2, inside);
     }
     return out + "</g>\n";
   }

@@ -10,8 +10,9 @@ namespace trireme {
 struct Curve {
   std::string name;
   std::vector<std::pair<double, double>> points;
-  bool dots = false;   // points only
-  bool steps = false;  // a value holds until the next point
+  bool dots = false;                // points only
+  bool steps = false;               // a value holds until the next point
+  std::vector<std::string> labels;  // of dots that are few, and larger then: shown under the pointer
 };
 
 struct Chart {

@@ -55,34 +55,44 @@ std::vector<std::vector<std::string>> table_of(const SweepResult& result) {
   return rows;
 }
 
-// The values of a key as places on an axis: numbers where they all are, otherwise their names in order.
-Chart chart_of(const SweepResult& result, const SweepAxis& axis) {
-  Chart chart{result.best + " by " + axis.key, axis.key, result.best, false, false,
-              {{result.best, {}, true}},       false,    {}};
-  bool numbers = true;
+std::string value_of(const PointResult& point, const std::string& key) {
+  for (const auto& [name, value] : point.settings) {
+    if (name == key) return value;
+  }
+  return "";
+}
+
+std::optional<double> as_number(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0' ? std::optional(value) : std::nullopt;
+}
+
+// What is compared against the values of a key: numbers where they all are, otherwise their names in order.
+Chart chart_of(const SweepResult& result, const std::string& key) {
+  Chart chart{result.best + " by " + key, key, result.best, false, false, {}, /*from_zero=*/false, {}};
+  chart.curves = {{"points", {}, true, false, {}}, {"the best", {}, true, false, {}}};
+  std::vector<std::string> names;
   double least = 1e300, most = -1e300;
-  const auto value_of = [&](const PointResult& point) {
-    return std::find_if(point.settings.begin(), point.settings.end(),
-                        [&](const auto& one) { return one.first == axis.key; })
-        ->second;
-  };
+  bool numbers = true;
   for (const auto& point : result.points) {
-    char* end = nullptr;
-    const auto text = value_of(point);
-    const double value = std::strtod(text.c_str(), &end);
-    numbers = numbers && *end == '\0';
-    least = std::min(least, value);
-    most = std::max(most, value);
+    const auto text = value_of(point, key);
+    if (std::find(names.begin(), names.end(), text) == names.end()) names.push_back(text);
+    const auto number = as_number(text);
+    numbers = numbers && number;
+    least = std::min(least, number.value_or(0));
+    most = std::max(most, number.value_or(0));
   }
   chart.log_x = numbers && least > 0 && most >= 20 * least;
+  if (!numbers) chart.x_names = names;
   for (const auto& point : result.points) {
     const auto objective = point.objective(result.best);
-    const auto text = value_of(point);
-    auto place = std::find(chart.x_names.begin(), chart.x_names.end(), text) - chart.x_names.begin();
-    if (!numbers && place == static_cast<std::ptrdiff_t>(chart.x_names.size())) chart.x_names.push_back(text);
     if (!objective) continue;
-    chart.curves[0].points.emplace_back(numbers ? std::strtod(text.c_str(), nullptr) : static_cast<double>(place),
-                                        *objective);
+    const auto text = value_of(point, key);
+    const auto place = static_cast<double>(std::find(names.begin(), names.end(), text) - names.begin());
+    auto& curve = chart.curves[&point == result.winner() ? 1 : 0];
+    curve.points.emplace_back(numbers ? *as_number(text) : place, *objective);
+    curve.labels.push_back(fmt::format("point {}, {}: {:.4f}", point.number, describe(point.settings), *objective));
   }
   return chart;
 }
@@ -149,7 +159,10 @@ std::string SweepResult::brief() const {
     text += fmt::format("stopped with {} points to go: go on with --resume\n", count(Status::waiting));
   if (const auto* first = winner()) {
     text += fmt::format("best by {}: point {}, {}\n", best, first->number, describe(first->settings));
-    if (!first->checkpoint.empty()) text += fmt::format("checkpoint: {}\n", first->checkpoint);
+    text += first->checkpoint.empty()
+                ? fmt::format("its checkpoint was not saved: see {}\n",
+                              (folder / fmt::format("point-{}", first->number) / "output.txt").string())
+                : fmt::format("checkpoint: {}\n", first->checkpoint);
   }
   return text + fmt::format("page: {}\n", (folder / "sweep.html").string());
 }
@@ -178,7 +191,7 @@ std::string SweepResult::page() const {
     body += "</tr>\n";
   }
   body += "</table>\n";
-  for (const auto& axis : axes) body += chart_of(*this, axis).svg();
+  for (const auto& axis : axes) body += chart_of(*this, axis.key).svg();
   for (const auto& point : points) {
     if (point.status == Status::failed)
       body += fmt::format("<p>point {} failed: {}</p>\n", point.number, escape_html(point.error));
