@@ -106,14 +106,18 @@ TEST(Average, AveragesWhatBatchNormsRemember) {
   config.train.precision = Precision::fp32;
   config.data.samples = 30;
   config.optimizer.warmup = 1;
-  const std::vector<fs::path> from{trained(folder, "a", config, 1), trained(folder, "b", config, 2)};
-  const auto averaged = average(from, {}, folder / "mean");
-  expect_mean(averaged, from, {1, 1});
+  std::vector<fs::path> from{trained(folder, "a", config, 1)};
+  config.train.microbatch = 3;
+  from.push_back(trained(folder, "b", config, 2));
+  // Counts of batches, 2 and 4, become a whole number again: the nearest to 8/3.
+  const auto averaged = average(from, {2, 1}, folder / "mean");
+  expect_mean(averaged, from, {2, 1});
   const TensorFiles files(find_checkpoint(averaged.to).model_files);
   const auto one = TensorFiles(find_checkpoint(from[0]).model_files);
   const auto name = std::string("conv1.bn.running_mean");
   ASSERT_TRUE(files.find(name));
   EXPECT_NE(numbers_of(files.find(name)), numbers_of(one.find(name)));
+  EXPECT_EQ(numbers_of(files.find("conv1.bn.num_batches_tracked")), std::vector<double>{3});
 }
 
 TEST(Average, TakesCheckpointsOfAnyCut) {
