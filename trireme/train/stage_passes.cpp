@@ -118,8 +118,8 @@ void StageTrainer::forward(size_t m) {
     const auto targets = on_device(microbatch.targets);
     flight.loss = stage_->model().loss(flight.outputs[0], targets);
     if (teacher_) {
-      const auto both = teacher_->add(flight.loss, flight.outputs[0], targets, inputs_of(microbatch.inputs),
-                                      documents_of(microbatch.starts));
+      const auto asked = stage_->first() ? flight.inputs[0] : inputs_of(microbatch.inputs);
+      const auto both = teacher_->add(flight.loss, flight.outputs[0], targets, asked, documents_of(microbatch.starts));
       flight.loss = both.whole;
       flight.distillation = both.distillation;
     }
