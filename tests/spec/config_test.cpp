@@ -100,6 +100,10 @@ train:
   eval_every: 0
   eval_batches: 8
   nonfinite_limit: 10
+distill:
+  from: ''
+  weight: 0.5
+  temperature: 2
 optimizer:
   kind: adamw
   lr: 0.001
@@ -293,12 +297,11 @@ TEST_F(ConfigTest, FilesOfOtherVersions) {
     std::ifstream stream(old_files / run / "config.yaml");
     const std::string text(std::istreambuf_iterator<char>(stream), {});
     EXPECT_THAT(text, testing::StartsWith("run_dir: runs/"));
-    // Every line of it means the same now; there are settings that it does not know.
-    std::istringstream old(text), now(resolved_yaml(load_config({old_files / run / "config.yaml"}, {})));
-    for (std::string line, found; std::getline(old, line);) {
-      while (std::getline(now, found) && found != line) {
-      }
-      EXPECT_EQ(found, line);
+    // What the file says still is so, in its order; settings that have come since lie between with their defaults.
+    std::istringstream now(resolved_yaml(load_config({old_files / run / "config.yaml"}, {}))), then(text);
+    for (std::string wanted, line; std::getline(then, wanted);) {
+      while (std::getline(now, line) && line != wanted) continue;
+      EXPECT_TRUE(now) << run << ": " << wanted;
     }
   }
   EXPECT_EQ(load_config({file("now.yaml", "version: 1\ntrain: {batch: 8}")}, {}).train.batch, 8);
@@ -318,6 +321,7 @@ TEST_F(ConfigTest, WhatOnlyLanguageModelsHaveIsRefusedOfOthers) {
       {{"model.hidden=64"}, "model.hidden = 64 must be 0 with model.kind = gpt"},
       {{"model.tied=true"}, "model.tied = true must be false with model.kind = gpt"},
       {{"model.lora_rank=2"}, "model.from = \"\" (default) must name a base with model.lora_rank = 2"},
+      {{"model.kind=custom", "data.kind=custom", "distill.from=x"}, "distill.from = x must be empty with model.kind"},
       {{"data.mask=x"}, "data.mask = x must be empty with data.kind = text"},
       {{"data.separator=0"}, "data.separator = 0 must be -1 with data.kind = text"},
   };
@@ -356,6 +360,9 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
       {"train.eval_every=-1", "at least 0"},
       {"train.eval_batches=-1", "at least 0"},
       {"train.nonfinite_limit=-1", "at least 0"},
+      {"distill.weight=-0.1", "at least 0 and at most 1"},
+      {"distill.weight=1.1", "at least 0 and at most 1"},
+      {"distill.temperature=0", "above 0"},
       {"optimizer.lr=0", "above 0"},
       {"optimizer.weight_decay=-1", "at least 0"},
       {"optimizer.beta1=1", "at least 0 and below 1"},

@@ -15,6 +15,9 @@ using Action = std::function<int()>;
 void add_train(CLI::App& program, Action& chosen);
 void add_generate(CLI::App& program, Action& chosen);
 void add_convert(CLI::App& program, Action& chosen);
+void add_average(CLI::App& program, Action& chosen);
+void add_evaluate(CLI::App& program, Action& chosen);
+void add_sweep(CLI::App& program, Action& chosen);
 void add_analyze(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
 void add_bench_fleet(CLI::App& bench, Action& chosen);  // a part of bench that needs no tensors

@@ -73,7 +73,10 @@ int run(int argc, char** argv) {
   Action chosen;
   add_train(program, chosen);
   add_generate(program, chosen);
+  add_sweep(program, chosen);
   add_convert(program, chosen);
+  add_evaluate(program, chosen);
+  add_average(program, chosen);
   add_analyze(program, chosen);
   add_bench(program, chosen);
   add_fleet(program, chosen);

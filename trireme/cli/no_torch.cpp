@@ -28,6 +28,15 @@ void add_generate(CLI::App& program, Action& chosen) {
 void add_convert(CLI::App& program, Action& chosen) {
   add_missing(program, chosen, "convert", "Turn a checkpoint into Hugging Face's layout, or back");
 }
+void add_evaluate(CLI::App& program, Action& chosen) {
+  add_missing(program, chosen, "evaluate", "Evaluate checkpoints on held-out samples, each and as an ensemble");
+}
+void add_average(CLI::App& program, Action& chosen) {
+  add_missing(program, chosen, "average", "Make one checkpoint of the mean of several");
+}
+void add_sweep(CLI::App& program, Action& chosen) {
+  add_missing(program, chosen, "sweep", "Train with many settings, several runs at once, and find the best");
+}
 void add_analyze(CLI::App& program, Action& chosen) {
   add_missing(program, chosen, "analyze", "Say what a model costs, layer by layer, without running it");
 }

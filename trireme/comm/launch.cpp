@@ -1,24 +1,19 @@
 #include "trireme/comm/launch.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/comm/process.h"
 #include "trireme/observe/board.h"
 
 namespace trireme {
@@ -53,34 +48,6 @@ bool is_stopped(pid_t pid) {
   return line.find(") T ") != std::string::npos;
 }
 
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> result;
-  for (auto& word : words) result.push_back(word.data());
-  result.push_back(nullptr);
-  return result;
-}
-
-// Starts one process with `words` as its command line; `extra` are environment variables set for it alone.
-pid_t start(std::vector<std::string> words, const std::vector<std::pair<std::string, std::string>>& extra) {
-  auto arguments = pointers(words);
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) fail_errno("fork");
-  if (pid > 0) return pid;
-  // In the child: a process group of its own, so that ctrl-C reaches the launcher, which lets the ranks save; and a
-  // SIGTERM should the launcher die, so that they save then too.
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(1);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const auto& [name, value] : extra) setenv(name.c_str(), value.c_str(), 1);
-  execvp(arguments[0], arguments.data());
-  std::fprintf(stderr, "error: cannot start %s: %s\n", arguments[0], std::strerror(errno));
-  _exit(127);
-}
-
 std::vector<std::string> mpirun_command(const LaunchOptions& options, const std::string& program) {
   // Its own messages are hidden (-q): ours say more. When a rank dies, or this launcher, mpirun waits for as many
   // seconds as are given here, sends the others SIGTERM, and waits for as many again before SIGKILL; it hears nothing
@@ -104,7 +71,7 @@ std::vector<std::string> mpirun_command(const LaunchOptions& options, const std:
 }
 
 void start_ranks(Job& job, const LaunchOptions& options) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const auto program = own_program();
   std::vector<std::pair<std::string, std::string>> extra{{"TRIREME_BOARD", job.board->path().string()},
                                                          {"OMP_NUM_THREADS", std::to_string(options.threads_per_rank)}};
   if (options.mpirun) {
@@ -118,7 +85,7 @@ void start_ranks(Job& job, const LaunchOptions& options) {
     }
     auto words = mpirun_command(options, program);
     words.insert(words.end(), options.arguments.begin(), options.arguments.end());
-    job.running[start(words, extra)] = -1;
+    job.running[start_process({words, extra, {}})] = -1;
     return;
   }
   std::vector<std::string> words{program};
@@ -127,7 +94,7 @@ void start_ranks(Job& job, const LaunchOptions& options) {
   extra.push_back({"TRIREME_RANK", ""});
   for (int rank = 0; rank < options.ranks; ++rank) {
     extra.back().second = std::to_string(rank);
-    job.running[start(words, extra)] = rank;
+    job.running[start_process({words, extra, {}})] = rank;
   }
 }
 
@@ -215,25 +182,13 @@ int launch(const LaunchOptions& options) {
   Job job;
   job.board = Board::create(board_path(fmt::format("pid{}", getpid())), options.ranks);
 
-  sigset_t watched;
-  sigemptyset(&watched);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&watched, signal);
-  sigprocmask(SIG_BLOCK, &watched, nullptr);
-  const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (signals < 0) fail_errno("signalfd");
-
+  const Signals signals;
   start_ranks(job, options);
   while (!job.running.empty()) {
-    pollfd one{signals, POLLIN, 0};
-    poll(&one, 1, 500);
-    signalfd_siginfo info{};
-    while (read(signals, &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo != SIGCHLD) ask_to_stop(job, static_cast<int>(info.ssi_signo));
-    }
-    int status = 0;
-    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-      if (job.running.count(pid)) ended(job, pid, status);
-    }
+    signals.wait([&](int signal) { ask_to_stop(job, signal); },
+                 [&](pid_t pid, int status) {
+                   if (job.running.count(pid)) ended(job, pid, status);
+                 });
     if (job.board->faulted()) help_to_end(job);
     if (job.kill_at_ns != 0 && monotonic_ns() > job.kill_at_ns) {
       log::warn("{} process(es) did not end by themselves: killed", job.running.size());
@@ -241,7 +196,6 @@ int launch(const LaunchOptions& options) {
       job.kill_at_ns = monotonic_ns() + patience_ns;
     }
   }
-  ::close(signals);
   remove_board(job.board->path());
   return job.exit_status;
 }

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "trireme/base/units.h"
-#include "trireme/fleet/chart.h"
+#include "trireme/observe/chart.h"
 
 namespace trireme::fleet {
 
@@ -211,16 +211,7 @@ std::string report_table(const std::vector<ReportEntry>& entries) {
 }
 
 std::string report_page(const ReportSubject& subject, const Cluster& cluster, const std::vector<ReportEntry>& entries) {
-  std::string out = R"(<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Trireme fleet</title><style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1040px; color: #222; background: #fff; }
-table { border-collapse: collapse; } th, td { padding: 3px 10px; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; } svg { margin: 8px 0; max-width: 100%; height: auto; }
-svg text { font: 11px system-ui, sans-serif; fill: #333; } svg text.title { font-size: 13px; font-weight: 600; }
-.grid { stroke: #e4e4e4; stroke-width: 1; } dt { font-weight: 600; float: left; width: 8em; } dd { margin-left: 8em; }
-</style></head><body>
-<h1>A fleet in simulation</h1>
-)";
+  std::string out = "<h1>A fleet in simulation</h1>\n";
   out += fmt::format(
       "<dl><dt>jobs</dt><dd>{}</dd><dt>cluster</dt><dd>{}</dd><dt>throughputs</dt><dd>{}</dd><dt>rules</dt><dd>{}</"
       "dd></dl>\n",
@@ -235,7 +226,7 @@ svg text { font: 11px system-ui, sans-serif; fill: #333; } svg text.title { font
   for (const auto& entry : entries) out += allocation_over_time(entry, cluster);
   out += "<h2>Who ran where</h2>\n";
   for (const auto& entry : entries) out += who_ran_where(entry, cluster);
-  return out + "</body></html>\n";
+  return html_page("Trireme fleet", out);
 }
 
 }  // namespace trireme::fleet

@@ -124,6 +124,7 @@ void MetricsFile::step(const StepReport& report) {
     if (codec.residual_norm) line["codec"]["residual_norm"] = *codec.residual_norm;
   }
   if (!report.staleness.empty()) line["staleness"] = report.staleness;
+  if (report.distillation) line["distillation"] = *report.distillation;
   if (report.eval_loss) line["eval_loss"] = *report.eval_loss;
   if (report.eval_accuracy) line["eval_accuracy"] = *report.eval_accuracy;
   write_line(std::move(line));

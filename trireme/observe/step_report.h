@@ -38,6 +38,7 @@ struct StepReport {
   int64_t step = 0;   // counted from 1
   int64_t steps = 0;  // of the whole run
   double loss = 0;
+  std::optional<double> distillation;  // where there is a teacher: its part of the loss, before it is weighted
   double grad_norm = 0;
   double lr = 0;
   double step_s = 0;

@@ -153,6 +153,19 @@ void describe_train(Settings& settings, TrainConfig& train) {
       .at_least(0);
 }
 
+void describe_distillation(Settings& settings, DistillConfig& distill) {
+  settings.section("distill", "What is learnt from a trained model, beside the targets.");
+  settings.add("distill.from", distill.from,
+               "Folder of the teacher, of the same inputs and answers: a run, a checkpoint or Hugging Face's layout; "
+               "empty = none.");
+  settings.add("distill.weight", distill.weight, "The teacher's part of the loss; the rest is that of the targets.")
+      .unit("fraction")
+      .at_least(0)
+      .at_most(1);
+  settings.add("distill.temperature", distill.temperature, "By what both models' scores are divided to be compared.")
+      .above(0);
+}
+
 void describe_optimizer(Settings& settings, OptimizerConfig& optimizer) {
   settings.section("optimizer", "How gradients change the parameters.");
   settings.add_choice("optimizer.kind", optimizer.kind, {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}},
@@ -277,6 +290,7 @@ Settings describe(RunConfig& config) {
   describe_fine_tuning(settings, config.model);
   describe_data(settings, config.data);
   describe_train(settings, config.train);
+  describe_distillation(settings, config.distill);
   describe_optimizer(settings, config.optimizer);
   describe_parallel(settings, config.parallel, config.memory);
   describe_sync(settings, config.sync);
@@ -326,6 +340,7 @@ void check(const RunConfig& config, const Settings& settings) {
   require(is_synthetic || is_custom || !data.path.empty(), "data.path", "must name a file with", "data.kind");
   require(data.kind == DataKind::tokens || data.mask.empty(), "data.mask", "must be empty with", "data.kind");
   require(data.kind == DataKind::tokens || data.separator < 0, "data.separator", "must be -1 with", "data.kind");
+  require(!is_custom || config.distill.from.empty(), "distill.from", "must be empty with", "model.kind");
   require(train.microbatch <= train.batch, "train.microbatch", "must be at most", "train.batch");
   // The default warmup of a short run is simply cut short, also where its config.yaml repeats it; another one was asked
   // for and must fit.

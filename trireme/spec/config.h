@@ -92,6 +92,13 @@ struct TrainConfig {
   int64_t nonfinite_limit = 10;
 };
 
+// What a student learns from a teacher beside its targets (train/teacher.h).
+struct DistillConfig {
+  std::string from;  // empty: there is none
+  double weight = 0.5;
+  double temperature = 2;
+};
+
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::adamw;
   double lr = 1e-3;
@@ -191,6 +198,7 @@ struct RunConfig {
   ModelConfig model;
   DataConfig data;
   TrainConfig train;
+  DistillConfig distill;
   OptimizerConfig optimizer;
   ParallelConfig parallel;
   MemoryConfig memory;

@@ -24,9 +24,10 @@ struct StagePlan {
   // Bytes of one rank.
   int64_t parameter_bytes = 0, master_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
   int64_t activation_bytes = 0;  // of all microbatches in flight
+  int64_t teacher_bytes = 0;     // of the last stage, where there is one
 
   int64_t total_bytes() const {
-    return parameter_bytes + master_bytes + gradient_bytes + optimizer_bytes + activation_bytes;
+    return parameter_bytes + master_bytes + gradient_bytes + optimizer_bytes + activation_bytes + teacher_bytes;
   }
 };
 

@@ -155,7 +155,9 @@ void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters
   const auto masters = store.masters();
   for (const auto& parameter : parameters) load(model, parameter->name, masters.at(parameter.get()));
   for (const auto& buffer : buffers) load(model, buffer->name, buffer->value);
-  if (with_optimizer) {
+  if (with_optimizer && info.optimizer_files.empty()) {
+    log::info("{} holds no optimizer state: the optimizer starts anew", info.folder.string());
+  } else if (with_optimizer) {
     const TensorFiles state(info.optimizer_files);
     const auto where = places(store);
     for (const auto& parameter : parameters) {

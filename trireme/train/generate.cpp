@@ -6,11 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
 #include "trireme/base/safetensors.h"
-#include "trireme/nn/model.h"
-#include "trireme/optim/store.h"
-#include "trireme/spec/hugging_face.h"
-#include "trireme/train/checkpoint.h"
-#include "trireme/train/weights.h"
+#include "trireme/train/loaded_model.h"
 
 namespace trireme {
 
@@ -30,46 +26,12 @@ int64_t choose(const at::Tensor& logits, const GenerateOptions& options, uint64_
   return std::min(at::searchsorted(cumulative, drawn, false, true).item<int64_t>(), logits.numel() - 1);
 }
 
-}  // namespace
-
-namespace {
-
-// A model with its weights, ready to be asked.
-struct Speaker {
-  fs::path folder;  // that the weights came from
-  bool text = false;
-  int64_t context = 0;
-  std::unique_ptr<Model> model;
-  std::unique_ptr<ParameterStore> store;
-};
-
-Speaker load_speaker(const fs::path& from) {
-  if (!fs::exists(from)) refuse("{} does not exist: give a run's folder or a checkpoint", from.string());
-  RunConfig config;
-  Speaker speaker;
-  const bool foreign = hugging_face::holds_model(from);
-  std::optional<CheckpointInfo> checkpoint;
-  if (!foreign) {
-    checkpoint = fs::exists(from / "manifest.json") ? open_checkpoint(from) : newest_checkpoint(from);
-    auto settings = describe(config);
-    settings.read_text(checkpoint->config, (checkpoint->folder / "manifest.json").string());
-    if (!reads_tokens(config.model.kind))
-      refuse("{} holds a model that does not generate text", checkpoint->folder.string());
-  }
-  const auto source = open_source_model(foreign ? from : checkpoint->folder);
-  speaker.folder = source.folder;
-  speaker.text = !foreign && config.data.kind == DataKind::text;
-  speaker.context = source.model.context;
-  speaker.model = build_model(source.model, source.model.vocab);
-  const auto parameters = speaker.model->parameters();
-  speaker.store = std::make_unique<ParameterStore>(parameters, config.train.precision, at::kCPU, 1e12,
-                                                   [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
-  const bool adapters = !foreign && source.adapters();
-  if (foreign || adapters)
-    load_weights(foreign ? source : open_source_model(source.model.from), parameters, *speaker.store, true);
-  if (!foreign)
-    load_checkpoint(*checkpoint, saved_parameters(*speaker.model), *speaker.store, /*with_optimizer=*/false);
-  return speaker;
+LoadedModel load_speaker(const fs::path& from) {
+  auto saved = find_model(from);
+  if (!reads_tokens(saved.config.model.kind))
+    refuse("{} holds a model that does not generate text", saved.folder.string());
+  const auto precision = saved.config.train.precision;
+  return load_model(std::move(saved), precision, at::kCPU);
 }
 
 void write_logits(const fs::path& path, const at::Tensor& logits_TV) {
@@ -84,13 +46,14 @@ void write_logits(const fs::path& path, const at::Tensor& logits_TV) {
 Generated generate(const fs::path& from, const GenerateOptions& options, const std::function<void(int64_t)>& each) {
   c10::NoGradGuard no_grad;
   const auto speaker = load_speaker(from);
-  const bool text = speaker.text;
+  const auto& config = speaker.saved.config;
+  const bool text = speaker.saved.checkpoint && config.data.kind == DataKind::text;
   const auto& model = speaker.model;
   if (!text && !options.prompt.empty())
     refuse("this model was trained on token files, which name no tokenizer: leave the prompt out, or give --ids");
 
   Generated result;
-  result.checkpoint = speaker.folder;
+  result.checkpoint = speaker.saved.folder;
   result.prompt = options.ids;
   for (unsigned char byte : options.prompt) result.prompt.push_back(byte);
   for (const int64_t id : options.ids) {
@@ -102,7 +65,7 @@ Generated generate(const fs::path& from, const GenerateOptions& options, const s
 
   KeyValueCache cache;
   std::vector<int64_t> pending = all;
-  const auto context = speaker.context;
+  const auto context = config.model.context;
   for (int64_t n = 0; n < options.tokens; ++n) {
     if (cache.length + static_cast<int64_t>(pending.size()) > context) {
       // The window is full: go on with its newer half, read anew.

@@ -31,6 +31,7 @@
 #include "trireme/train/run_trace.h"
 #include "trireme/train/straggler_watch.h"
 #include "trireme/train/stage_trainer.h"
+#include "trireme/train/teacher.h"
 #include "trireme/train/weights.h"
 #include "trireme/spec/links.h"
 
@@ -170,6 +171,8 @@ std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, con
   const auto mesh = make_mesh(config.parallel, ranks);
   check_shares(config, data, mesh);
   auto stages = plan_stages(config, table, mesh);
+  if (!config.distill.from.empty())
+    stages.back().teacher_bytes = find_teacher(config, data.vocab()).parameter_bytes(config.train.precision);
   check_memory(config, stages);
   const auto maker = [&](StagePlace place) {
     return make_schedule(config.parallel.schedule, place, static_cast<int>(config.parallel.in_flight),
@@ -265,6 +268,9 @@ class Run {
     if (!options_.quiet) recorder.add_sink(std::make_unique<Progress>(config_.log.every));
     log::info("{}", trainer.brief());
     log::info("data: {}", data_.train->describe());
+    const auto& distill = config_.distill;
+    if (!distill.from.empty())
+      log::info("teacher: {}, weight {}, temperature {}", distill.from, distill.weight, distill.temperature);
     log::info("run folder: {}", folder_.path.string());
     if (stages.size() > 1 && !options_.quiet) {
       const auto table = describe(stages);

@@ -47,6 +47,7 @@ bool may_change(const std::string& key) {
                                              "train.microbatch",
                                              "data.path",
                                              "data.threads",
+                                             "distill.from",
                                              "checkpoint.",
                                              "watchdog.",
                                              "log.",

@@ -11,6 +11,7 @@
 #include "trireme/nn/attention.h"
 #include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
+#include "trireme/train/teacher.h"
 
 namespace trireme {
 
@@ -114,7 +115,14 @@ void StageTrainer::forward(size_t m) {
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch));
   if (stage_->last()) {
-    flight.loss = stage_->model().loss(flight.outputs[0], on_device(microbatch.targets));
+    const auto targets = on_device(microbatch.targets);
+    flight.loss = stage_->model().loss(flight.outputs[0], targets);
+    if (teacher_) {
+      const auto asked = stage_->first() ? flight.inputs[0] : inputs_of(microbatch.inputs);
+      const auto both = teacher_->add(flight.loss, flight.outputs[0], targets, asked, documents_of(microbatch.starts));
+      flight.loss = both.whole;
+      flight.distillation = both.distillation;
+    }
     flight.outputs.clear();
   }
   count();
@@ -138,6 +146,7 @@ void StageTrainer::backward(size_t m) {
     // The loss is the mean over what is learnt of the global batch: every target weighs the same, whoever has it.
     const double items = static_cast<double>(std::max<int64_t>(1, loaded_.learnt_targets));
     loss_sum_ += flight.loss.detach() / items;
+    if (teacher_) distillation_sum_ += flight.distillation / items;
     flight.loss.backward(at::full({}, 1 / items, flight.loss.options()));
   } else if (flight.outputs[0].requires_grad()) {
     torch::autograd::backward(flight.outputs, gradients);

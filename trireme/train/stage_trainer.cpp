@@ -18,6 +18,7 @@
 #include "trireme/parallel/codec_choice.h"
 #include "trireme/parallel/replica_check.h"
 #include "trireme/train/dealing.h"
+#include "trireme/train/teacher.h"
 
 namespace trireme {
 
@@ -93,7 +94,12 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   if (config.sync.kind == SyncKind::root || sync_->ahead()) find_layers();
   if (shares_statistics(config.model) && mesh_.replicas > 1)
     replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
+  if (!config.distill.from.empty() && stage_->last()) {
+    teacher_ = std::make_unique<Teacher>(config, data.train->vocab(), device_);
+    world.recorder().memory().set("teacher", teacher_->bytes());
+  }
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
+  distillation_sum_ = at::zeros_like(loss_sum_);
   squares_.resize(store_->buckets().size());
   behind_.buckets.resize(store_->buckets().size());
   flights_.resize(pieces_.size());
@@ -261,6 +267,7 @@ void StageTrainer::fill_totals() {
   total[total_squares] = squares;
   total[total_right] = judged_ > 0 ? right_.item<double>() : 0;
   total[total_judged] = static_cast<double>(judged_);
+  if (teacher_) total[total_distillation] = distillation_sum_.item<double>();
   // What this stage waited for, the mean over its replicas. Its passes are done; of reductions, what the last step
   // knew.
   auto* idle = total + total_idle + 3 * stage_number();
@@ -341,6 +348,7 @@ StepReport StageTrainer::step(bool stop) {
   bear_trial();
   store_->begin_step();
   loss_sum_.zero_();
+  distillation_sum_.zero_();
   backwards_ = 0;
   for (auto& flight : flights_) {
     flight.arrived.resize(stage_->incoming().size());
@@ -364,6 +372,7 @@ StepReport StageTrainer::step(bool stop) {
   report.step = progression_.step;
   report.steps = config_.train.steps;
   report.loss = loose_ ? loose_->loss() : totals_[total_loss].item<double>();
+  if (!config_.distill.from.empty() && !loose_) report.distillation = totals_[total_distillation].item<double>();
   report.grad_norm = grad_norm_;
   report.lr = lr_;
   report.step_s = clock_.now_s() - step_begun_s_;

@@ -34,6 +34,8 @@
 
 namespace trireme {
 
+class Teacher;
+
 class StageTrainer {
  public:
   // `whole` is the model, all of it; without one, what the configuration names.
@@ -75,7 +77,7 @@ class StageTrainer {
 
  private:
   // From total_idle on: three numbers a stage, then one a rank.
-  enum Total { total_loss, total_stop, total_squares, total_right, total_judged, total_idle };
+  enum Total { total_loss, total_stop, total_squares, total_right, total_judged, total_distillation, total_idle };
   enum MessageKind : uint16_t { activation, gradient, evaluation };
 
   // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
@@ -83,7 +85,8 @@ class StageTrainer {
     std::vector<PendingTensor> arrived, gradients;
     std::vector<at::Tensor> inputs, outputs;
     at::Tensor loss;
-    int64_t bytes = 0;  // that the forward pass left behind
+    at::Tensor distillation;  // of the loss, where there is a teacher
+    int64_t bytes = 0;        // that the forward pass left behind
   };
   // Who waits and who carries: an executor with nothing to do helps both.
   struct Carriers final : Helper {
@@ -141,6 +144,7 @@ class StageTrainer {
   GradientSync::Groups groups_, sum_groups_;  // of ranks; and the same ones for sums by a codec
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Teacher> teacher_;  // of the last stage, with distill.from
   DeviceTrace device_trace_;
   std::unique_ptr<LooseSync> loose_;
   std::unique_ptr<Postbox> postbox_;  // none without messages; goes before those that its thread calls
@@ -166,6 +170,7 @@ class StageTrainer {
   DeviceEvent last_pass_;               // on a card
   bool settles_ = false;  // a pass is given to the card when its messages are there, and one at a time ahead
   at::Tensor loss_sum_;   // over this rank's samples, on the device
+  at::Tensor distillation_sum_;
   double evaluated_items_ = 0;
   at::Tensor right_;                 // in an evaluation: samples whose class this rank told, on the device
   int64_t judged_ = 0;               // of so many

@@ -1,0 +1,76 @@
+#include "trireme/comm/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+pid_t start_process(ProcessOptions options) {
+  std::vector<char*> arguments;
+  for (auto& word : options.words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  int output = -1;
+  if (!options.output.empty()) {
+    output = ::open(options.output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (output < 0) fail_errno(options.output.string());
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) fail_errno("fork");
+  if (pid > 0) {
+    if (output >= 0) ::close(output);
+    return pid;
+  }
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(1);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (output >= 0) {
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+  }
+  for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
+  execvp(arguments[0], arguments.data());
+  std::fprintf(stderr, "error: cannot start %s: %s\n", arguments[0], std::strerror(errno));
+  _exit(127);
+}
+
+std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+Signals::Signals() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&watched, signal);
+  sigprocmask(SIG_BLOCK, &watched, nullptr);
+  descriptor_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (descriptor_ < 0) fail_errno("signalfd");
+}
+
+Signals::~Signals() { ::close(descriptor_); }
+
+void Signals::wait(const std::function<void(int signal)>& asked,
+                   const std::function<void(pid_t, int status)>& ended) const {
+  pollfd one{descriptor_, POLLIN, 0};
+  poll(&one, 1, 500);
+  signalfd_siginfo info{};
+  while (read(descriptor_, &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo != SIGCHLD) asked(static_cast<int>(info.ssi_signo));
+  }
+  int status = 0;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) ended(pid, status);
+}
+
+}  // namespace trireme

@@ -1,0 +1,44 @@
+// Processes that this one starts and looks after. Each has a process group of its own, so that ctrl-C reaches whoever
+// started it, who can ask it to save; and it gets a SIGTERM should the starter die.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme {
+
+struct ProcessOptions {
+  std::vector<std::string> words;                                // the command line
+  std::vector<std::pair<std::string, std::string>> environment;  // set for it alone
+  std::filesystem::path output;                                  // where both its outputs go; empty = where ours do
+};
+
+pid_t start_process(ProcessOptions options);
+
+// This program's own file.
+std::string own_program();
+
+// From now on signals that end programs, and children's ends, are heard here and nowhere else. Make it before there are
+// other threads, which would still hear them. It ends with the program: what comes after it finds a program that
+// leaves.
+class Signals {
+ public:
+  Signals();
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  // Waits half a second at most. Calls `asked` with each signal that asks to stop, then `ended` with each child that
+  // has ended and its status.
+  void wait(const std::function<void(int signal)>& asked, const std::function<void(pid_t, int status)>& ended) const;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace trireme
