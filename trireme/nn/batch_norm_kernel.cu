@@ -43,10 +43,16 @@ struct Tiles {
   }
 };
 
+// A number for each of a thread's channels.
 template <class Math, int width>
-__device__ void load_numbers(Math* numbers, const double* from, int64_t first) {
-  for (int i = 0; i < width; ++i) numbers[i] = static_cast<Math>(from[first + i]);
-}
+struct Numbers {
+  Math values[width];
+
+  __device__ Numbers(const double* from, int64_t first) {
+    for (int i = 0; i < width; ++i) values[i] = static_cast<Math>(from[first + i]);
+  }
+  __device__ Math operator[](int i) const { return values[i]; }
+};
 
 // Two numbers a channel, summed over the block's rows in a fixed order, to partial [gridDim.y, 2, channels].
 template <class Math, int width>
@@ -96,10 +102,7 @@ __global__ void scale_kernel(const T* __restrict__ x, const T* __restrict__ adde
   using Packed = Pack<T, width>;
   const int64_t channel = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * width;
   if (channel >= channels) return;
-  Math m[width], a[width], b[width];
-  load_numbers<Math, width>(m, mean, channel);
-  load_numbers<Math, width>(a, scale, channel);
-  load_numbers<Math, width>(b, shift, channel);
+  const Numbers<Math, width> m(mean, channel), a(scale, channel), b(shift, channel);
   const int64_t step = int64_t{gridDim.y} * blockDim.y;
 #pragma unroll 4
   for (int64_t row = blockIdx.y * int64_t{blockDim.y} + threadIdx.y; row < rows; row += step) {
@@ -127,10 +130,7 @@ __global__ void sums_kernel(const T* __restrict__ g, const T* __restrict__ x, co
   const int64_t channel = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * width;
   Math sums[width] = {}, products[width] = {};
   if (channel < channels) {
-    Math m[width], a[width], b[width];
-    load_numbers<Math, width>(m, mean, channel);
-    load_numbers<Math, width>(a, scale, channel);
-    load_numbers<Math, width>(b, shift, channel);
+    const Numbers<Math, width> m(mean, channel), a(scale, channel), b(shift, channel);
     const int64_t step = int64_t{gridDim.y} * blockDim.y;
 #pragma unroll 4
     for (int64_t row = blockIdx.y * int64_t{blockDim.y} + threadIdx.y; row < rows; row += step) {
@@ -161,12 +161,8 @@ __global__ void gradient_kernel(const T* __restrict__ g, const T* __restrict__ x
   using Packed = Pack<T, width>;
   const int64_t channel = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * width;
   if (channel >= channels) return;
-  Math m[width], a[width], b[width], s[width], o[width];
-  load_numbers<Math, width>(m, mean, channel);
-  load_numbers<Math, width>(a, scale, channel);
-  load_numbers<Math, width>(b, shift, channel);
-  load_numbers<Math, width>(s, slope, channel);
-  load_numbers<Math, width>(o, offset, channel);
+  const Numbers<Math, width> m(mean, channel), a(scale, channel), b(shift, channel);
+  const Numbers<Math, width> s(slope, channel), o(offset, channel);
   const int64_t step = int64_t{gridDim.y} * blockDim.y;
 #pragma unroll 4
   for (int64_t row = blockIdx.y * int64_t{blockDim.y} + threadIdx.y; row < rows; row += step) {
