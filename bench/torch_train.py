@@ -253,6 +253,24 @@ def build(args, tensors):
     return model
 
 
+def buckets(args):
+    """PowerSGD's hook fails over Gloo with more than one bucket."""
+    return {"bucket_cap_mb": 10000} if args.hook == "powersgd" else {}
+
+
+def add_hook(model, name):
+    """DDP's own ways to send fewer bytes, at their defaults."""
+    if name == "fp16":
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+        model.register_comm_hook(None, fp16_compress_hook)
+    if name == "powersgd":
+        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+        state = PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook)
+
+
 def train(rank, args, result):
     torch.set_num_threads(args.threads)
     tensors = read_safetensors(args.inputs)
@@ -265,7 +283,8 @@ def train(rank, args, result):
             tensors[name] = tensor.to(device, whole if tensor.is_floating_point() else tensor.dtype)
     if args.ranks > 1:
         dist.init_process_group("gloo", init_method=f"tcp://{args.master}:{args.port}", rank=rank, world_size=args.ranks)
-        trained = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
+        trained = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True, **buckets(args))
+        add_hook(trained, args.hook)
     else:
         trained = model
     decay = [p for p in model.parameters() if p.dim() > 1]
@@ -314,6 +333,7 @@ def main():
     parser.add_argument("--weight-decay", type=float, required=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16", "autocast"], default="fp32", help="bf16: of everything")
+    parser.add_argument("--hook", choices=["none", "fp16", "powersgd"], default="none", help="DDP's communication hook")
     parser.add_argument("--port", type=int, default=29555)
     parser.add_argument("--master", default="127.0.0.1", help="address of rank 0, where mpirun starts the ranks")
     args = parser.parse_args()

@@ -252,6 +252,26 @@ inline at::Tensor small_integers(int rank, int64_t salt, at::ScalarType dtype, i
 
 // Random collectives of random types and sizes, many in flight, ended by waiting or helping in an order of each rank's
 // own; tensors lie now in `arena` (bytes from allocate()), now elsewhere, and not on all ranks alike.
+// A sum of which somebody else does the costly part: every rank's share is summed over those that hold it.
+inline void check_sum_across(Communicator& communicator, Group group, int64_t count) {
+  std::vector<at::Tensor> given;
+  for (int rank = 0; rank < communicator.size(); ++rank) given.push_back(given_by(rank, at::kFloat, count));
+  const auto tensor = given[static_cast<size_t>(communicator.rank())].clone();
+  const auto [begin, end] = communicator.share_across(group, count, sizeof(float));
+  int64_t seen = 0;
+  const auto across = [&](const Courier& courier, const at::Tensor& share) {
+    seen += share.numel();
+    courier.all_reduce(share);
+  };
+  communicator.wait(communicator.sum_across(tensor, across, "sum across", {}, group));
+  if (seen != (communicator.size() > 1 ? end - begin : 0))
+    fail("rank {}: was given {} elements of {} to sum, not [{}, {})", communicator.rank(), seen, count, begin, end);
+  const auto gap = (tensor - reduced(given, ReduceOp::sum)).abs();
+  if (count > 0 && gap.max().item<double>() > 1e-5)
+    fail("rank {}: a sum across of {} elements is off by {}", communicator.rank(), count, gap.max().item<double>());
+  expect_same_everywhere(communicator, tensor, "sum across");
+}
+
 inline void check_random_mix(Communicator& communicator, at::Tensor arena, int operations, uint64_t seed) {
   struct Pending {
     Communicator::Ticket ticket;

@@ -37,6 +37,8 @@ void check_collectives(Communicator& communicator, Promise promise) {
     check_parts(communicator, at::kFloat, count, at::empty({count}));
     check_all_to_all(communicator, at::kDouble, count);
   }
+  const Group summing = communicator.split(0);
+  for (const int64_t count : {0, 1, 5, 1000, 70'000}) check_sum_across(communicator, summing, count);
   check_random_mix(communicator, arena, 1000, 7);
 }
 

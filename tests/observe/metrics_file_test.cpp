@@ -77,12 +77,24 @@ TEST_F(MetricsFileTest, FreshFileHoldsHeaderStepsAndEvents) {
   file.finish();
 
   EXPECT_THAT(text(), testing::StartsWith(header));
-  const auto all = lines();
+  auto all = lines();
   ASSERT_EQ(all.size(), 3u);
+  EXPECT_GE(all[1].at("elapsed_s").get<double>(), 0);
+  all[1].erase("elapsed_s");
   EXPECT_EQ(all[1], json::parse(R"({"step":1,"steps":10,"loss":2.5,"grad_norm":0.5,"lr":0.0003,"tokens_per_s":4096.0,
       "step_s":0.25,"reduce_wait_s":0.0,"sent_bytes":0,"skipped":0,"memory":{"parameters":1000,"gradients":2000},
       "eval_loss":2.75,"eval_accuracy":0.5})"));
   EXPECT_EQ(all[2], json::parse(R"({"event":"checkpoint","step":1,"path":"checkpoints/step-1"})"));
+}
+
+TEST_F(MetricsFileTest, WhatACodecSparedAndHowStaleGradientsWere) {
+  auto report = report_of(1);
+  report.codec = CodecReport{4000, 1000, 0.0025, 0.5};
+  report.staleness = {3, 2};
+  MetricsFile(path).step(report);
+  EXPECT_EQ(lines()[1]["codec"], json::parse(R"({"plain_bytes":4000,"sent_bytes":1000,"ratio":4.0,"seconds":0.0025,
+      "residual_norm":0.5})"));
+  EXPECT_EQ(lines()[1]["staleness"], json::parse("[3,2]"));
 }
 
 TEST_F(MetricsFileTest, ThroughputIsNamedAfterTheItems) {

@@ -10,10 +10,10 @@
 namespace trireme {
 namespace {
 
-const std::map<std::string, ModelKind> kinds{{"resnet18", ModelKind::resnet18},  {"resnet34", ModelKind::resnet34},
-                                             {"resnet50", ModelKind::resnet50},  {"vgg11", ModelKind::vgg11},
-                                             {"vgg16", ModelKind::vgg16},        {"alexnet", ModelKind::alexnet},
-                                             {"googlenet", ModelKind::googlenet}};
+const std::map<std::string, ModelKind> kinds{{"resnet18", ModelKind::resnet18},   {"resnet34", ModelKind::resnet34},
+                                             {"resnet50", ModelKind::resnet50},   {"vgg11", ModelKind::vgg11},
+                                             {"vgg16", ModelKind::vgg16},         {"alexnet", ModelKind::alexnet},
+                                             {"googlenet", ModelKind::googlenet}, {"cnn", ModelKind::cnn}};
 
 RunConfig small_images(const std::string& kind, int64_t image = 16) {
   RunConfig config = small_gpt();
@@ -59,7 +59,7 @@ class ImageLaw : public testing::TestWithParam<std::string> {};
 
 TEST_P(ImageLaw, EverySplitGivesTheSameNumbers) { expect_the_law(small_images(GetParam()), 2); }
 
-INSTANTIATE_TEST_SUITE_P(Models, ImageLaw, testing::Values("resnet18", "vgg11", "alexnet", "googlenet"),
+INSTANTIATE_TEST_SUITE_P(Models, ImageLaw, testing::Values("resnet18", "vgg11", "alexnet", "googlenet", "cnn"),
                          [](const auto& info) { return info.param; });
 
 // The whole product, by hand: make models.

@@ -5,6 +5,7 @@
 #include "trireme/train/bench_codec.h"
 #include "trireme/train/bench_comm.h"
 #include "trireme/train/bench_pipeline.h"
+#include "trireme/train/bench_sync.h"
 #include "trireme/train/bench_train.h"
 
 namespace trireme {
@@ -112,6 +113,37 @@ void add_codec(CLI::App& command, Action& chosen) {
   });
 }
 
+void add_sync(CLI::App& command, Action& chosen) {
+  auto options = std::make_shared<SyncBenchOptions>();
+  auto json = std::make_shared<bool>(false);
+  auto* sync = command.add_subcommand("sync", "Ways to keep replicas together: accuracy, and speed with a slow rank");
+  sync->footer("Example: trireme bench sync --kind allreduce eager --part straggler --plot sync.html");
+  sync->add_option("--kind", options->kinds, "Values of sync.kind (default: all)")
+      ->check(CLI::IsMember(SyncBenchOptions::known()));
+  sync->add_option("--part", options->part, "accuracy, straggler or all")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"accuracy", "straggler", "all"}));
+  sync->add_option("--ranks", options->ranks, "Ranks")->capture_default_str()->check(CLI::Range(2, 64));
+  sync->add_option("--seeds", options->seeds, "Runs of each kind that are judged by accuracy")
+      ->capture_default_str()
+      ->check(at_least(1));
+  sync->add_option("--steps", options->steps, "Steps of each of these, of 128 images")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 1000000));
+  sync->add_option("--data", options->data, "Folder of images (default: Debian's dataset-fashion-mnist)");
+  sync->add_option("--delay-ms", options->delay_ms, "How late the slow rank is")->capture_default_str();
+  sync->add_option("--plot", options->plot, "Also draw loss against time into this page");
+  sync->add_flag("--json", *json, "Print one JSON object a line");
+  sync->callback([options, json, &chosen] {
+    chosen = [options, json] {
+      run_sync_bench(*options, [&](const SyncBenchLine& line) {
+        std::cout << (*json ? line.json().dump() : line.brief()) << std::endl;
+      });
+      return 0;
+    };
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& program, Action& chosen) {
@@ -137,6 +169,10 @@ void add_bench(CLI::App& program, Action& chosen) {
       ->check(CLI::Range(1, 16));
   train->add_option("--rate", options->rate, "Of the links between these hosts, as tc writes it")
       ->capture_default_str();
+  train
+      ->add_option("--codec", options->codec,
+                   "Our sync.codec, such as auto; with one, beside DDP with its fp16 and PowerSGD hooks too")
+      ->capture_default_str();
   train->add_option("--python", options->python, "The Python that holds torch")->capture_default_str();
   train->add_flag("--json", *json, "Print one JSON object a line");
   train->callback([options, json, &chosen] {
@@ -146,6 +182,7 @@ void add_bench(CLI::App& program, Action& chosen) {
     };
   });
   add_pipeline(*command, chosen);
+  add_sync(*command, chosen);
   add_comm(*command, chosen);
   add_codec(*command, chosen);
   add_bench_fleet(*command, chosen);

@@ -82,6 +82,7 @@ class HostsTransport final : public Transport {
 
   void sum_across(uint64_t&, const Arguments& arguments, const SumAcross& across) override {
     const auto& tensor = arguments.tensor;
+    if (tensor.numel() == 0) return;
     const Call call{.count = tensor.numel(), .collective = Collective::all_reduce, .dtype = tensor.scalar_type()};
     const auto parts = shares(call);
     scatter(call, arguments, parts);

@@ -170,6 +170,7 @@ std::unique_ptr<Model> build_layers(const ModelConfig& config, int64_t vocab) {
     case ModelKind::vgg11:
     case ModelKind::vgg16: return build_vgg(config);
     case ModelKind::alexnet: return build_alexnet(config);
+    case ModelKind::cnn: return build_cnn(config);
     case ModelKind::googlenet: return build_googlenet(config);
     case ModelKind::custom:
       refuse("model.kind = custom is the model of a program that uses the library: train it with that program");

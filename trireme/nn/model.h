@@ -52,6 +52,7 @@ std::unique_ptr<Model> build_llama(const ModelConfig& config, int64_t vocab);
 std::unique_ptr<Model> build_mlp(const ModelConfig& config);
 std::unique_ptr<Model> build_resnet(const ModelConfig& config);
 std::unique_ptr<Model> build_vgg(const ModelConfig& config);
+std::unique_ptr<Model> build_cnn(const ModelConfig& config);
 std::unique_ptr<Model> build_alexnet(const ModelConfig& config);
 std::unique_ptr<Model> build_googlenet(const ModelConfig& config);
 

@@ -1,5 +1,6 @@
-// Models that are one chain of convolutions and a classifier of three linear layers: VGG-11 and -16 (without
-// BatchNorm) and AlexNet, as torchvision has them. A convolution with the ReLU and the pooling behind it is a layer.
+// Models that are one chain of convolutions and a classifier of a few linear layers: VGG-11 and -16 (without BatchNorm)
+// and AlexNet, as torchvision has them, and a small one for trying things out (two convolutions of 16 and 32 channels,
+// each with a pooling, and 128 hidden units). A convolution with the ReLU and the pooling behind it is a layer.
 // Images of fewer than 64 pixels: AlexNet begins with a 3x3 convolution of stride 2, and its pooling pads by 1; a
 // pooling of VGG that would leave nothing is left out; what comes out is averaged to one pixel, and the hidden layers
 // of the classifier are 512 wide.
@@ -112,6 +113,20 @@ std::unique_ptr<Model> build_alexnet(const ModelConfig& config) {
   options.relu = false;
   options.dropout_before = 0;
   model->layers.push_back(std::make_unique<Classifier>("classifier.6", ImageShape{hidden, 1}, config.classes, options));
+  return model;
+}
+
+std::unique_ptr<Model> build_cnn(const ModelConfig& config) {
+  auto model = std::make_unique<Model>();
+  constexpr int64_t hidden = 128;
+  const Window window{3, 1, 1}, pool{2, 2, 0};
+  const auto shape = add_features(*model, Feature::Family::alexnet, config, {{16, window, pool}, {32, window, pool}});
+  const auto start = linear_start(shape.elements()), inner = linear_start(hidden);
+  ClassifierOptions options{
+      .pool = shape.size, .dropout_after = config.dropout, .relu = true, .weight = start, .bias = start};
+  model->layers.push_back(std::make_unique<Classifier>("classifier.0", shape, hidden, options));
+  options = {.weight = inner, .bias = inner};
+  model->layers.push_back(std::make_unique<Classifier>("classifier.2", ImageShape{hidden, 1}, config.classes, options));
   return model;
 }
 

@@ -94,6 +94,7 @@ void MetricsFile::step(const StepReport& report) {
       {"lr", report.lr},
       {report.items + "_per_s", report.items_per_s},
       {"step_s", report.step_s},
+      {"elapsed_s", in_microseconds(static_cast<double>(monotonic_ns() - opened_ns_) * 1e-9)},
       {"reduce_wait_s", report.reduce_wait_s},
       {"sent_bytes", report.sent_bytes},
       {"skipped", report.skipped},
@@ -123,6 +124,7 @@ void MetricsFile::step(const StepReport& report) {
                      {"seconds", in_microseconds(codec.seconds)}};
     if (codec.residual_norm) line["codec"]["residual_norm"] = *codec.residual_norm;
   }
+  if (report.batches) line["batches"] = *report.batches;
   if (!report.staleness.empty()) line["staleness"] = report.staleness;
   if (report.distillation) line["distillation"] = *report.distillation;
   if (report.eval_loss) line["eval_loss"] = *report.eval_loss;

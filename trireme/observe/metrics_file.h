@@ -12,6 +12,7 @@
 #include <string>
 
 #include "trireme/observe/append_file.h"
+#include "trireme/observe/board.h"
 #include "trireme/observe/step_report.h"
 
 namespace trireme {
@@ -37,6 +38,7 @@ class MetricsFile final : public MetricSink {
 
   bool has_header_;
   AppendFile file_;
+  const int64_t opened_ns_ = monotonic_ns();
   int64_t last_step_;  // where an event that names no step belongs
 };
 

@@ -100,12 +100,7 @@ CodecConfig chosen_codec(const RunConfig& config, World& world, int64_t bytes) {
   for (const auto kind : {CodecKind::bf16, CodecKind::int8, CodecKind::int4})
     speeds.push_back(measure(codec, kind, world));
   const auto choice = choose_codec(place, bytes, speeds);
-  if (world.rank() == 0) {
-    log::info("{}", choice.brief(speeds));
-    nlohmann::json predicted{{"none", choice.plain_s}};
-    for (size_t i = 0; i < speeds.size(); ++i) predicted[name(speeds[i].kind)] = choice.seconds[i];
-    world.recorder().event("codec", {{"chosen", name(choice.kind)}, {"bytes", bytes}, {"predicted_s", predicted}});
-  }
+  if (world.rank() == 0) log::info("{}", choice.brief(speeds));
   codec.kind = choice.kind;
   return codec;
 }

@@ -6,6 +6,7 @@
 // of the job is a round.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "trireme/base/random.h"
@@ -17,14 +18,16 @@ namespace trireme {
 namespace {
 
 constexpr MessageTag begin_tag{.kind = 16};
+// Rounds that a rank may take part in before it uses their sums; it makes others wait when it is later than that.
+constexpr int64_t most_slots = 64;
 
 class EagerSync final : public LooseSync {
  public:
   explicit EagerSync(const Replica& replica)
       : LooseSync(replica),
         every_(replica.config.sync.every),
-        // The rounds up to one that waits for all, and those that others begin before this rank has used it.
-        rounds_(replica_, 2 * every_, total_count, "eager gradients"),
+        slots_(std::min(2 * every_, most_slots)),
+        rounds_(replica_, slots_, total_count, "eager gradients"),
         given_(at::zeros({total_count}, at::kDouble)) {
     for (const auto& bucket : buckets()) pending_.push_back(at::zeros_like(bucket.gradients));
     boxes_.resize(static_cast<size_t>(ranks()));
@@ -43,12 +46,14 @@ class EagerSync final : public LooseSync {
   void begin() override {
     LooseSync::begin();
     applied_ = started_ = replica_.progression.step;
+    batches_ = static_cast<double>(applied_);
     rounds_.restart(applied_ + 1);
     // Nobody may begin a round before everybody knows which one is the first.
     communicator().now([&] { return communicator().barrier("ready for rounds"); });
   }
 
   int64_t job_step() const override { return applied_; }
+  double batches() const override { return batches_; }
 
   void update(const OwnStep& step) override {
     count_own(step);
@@ -69,7 +74,7 @@ class EagerSync final : public LooseSync {
       const int64_t next = started_ + 1;
       const bool missed = started_ > applied_;  // others began without these gradients: they go with the next round
       if (waits_for_all(next)) {
-        start(next);
+        start_or_defer(next);
       } else if (!missed && begins(next)) {
         start(next);
         tell = true;
@@ -126,15 +131,22 @@ class EagerSync final : public LooseSync {
     rounds_.start(round);
   }
 
+  // The same, once there is a slot for it; the mutex is held.
+  void start_or_defer(int64_t round) {
+    if (round - applied_ <= slots_) return start(round);
+    deferred_ = round;
+  }
+
   // Another rank has begun a round.
   void join(int64_t round) {
     std::lock_guard lock(mutex_);
-    if (round > started_) start(round);
+    if (round > started_) start_or_defer(round);
   }
 
   void use(int64_t round) {
     auto& slot = rounds_.slot(round);
     const double weight = slot.total(total_weight);
+    batches_ += weight;
     if (weight > 0) loss_ = slot.total(total_loss) / weight;
     const bool stop = slot.total(total_stop) > 0;
     double scale = 1;
@@ -145,18 +157,20 @@ class EagerSync final : public LooseSync {
     }
     std::lock_guard lock(mutex_);
     applied_ = round;
+    if (deferred_ > started_) start_or_defer(deferred_);
     // The next round is begun by somebody who has applied this one, and so knows that it waits for all.
     if (stop && stop_at_ < 0) stop_at_ = std::min(round + 1, replica_.config.train.steps);
   }
 
-  const int64_t every_;
+  const int64_t every_, slots_;
   SumRounds rounds_;
+  double batches_ = 0;
   std::vector<Postbox::Box> boxes_;
   std::mutex mutex_;  // guards what follows: the message thread gives too
   std::vector<at::Tensor> pending_;
   at::Tensor given_;
   std::vector<int64_t> known_;  // of each gradient in `pending_`: the last round that it knew
-  int64_t started_ = 0, applied_ = 0, stop_at_ = -1;
+  int64_t started_ = 0, applied_ = 0, deferred_ = 0, stop_at_ = -1;
 };
 
 }  // namespace

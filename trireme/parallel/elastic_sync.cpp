@@ -17,7 +17,7 @@ class ElasticSync final : public FreeSync {
       : FreeSync(replica),
         service_(replica_, [this](size_t b, int from, const ShardMessage& said) { serve(b, from, said); }, [](int) {}) {
     for (size_t b = 0; b < buckets().size(); ++b) {
-      centres_.push_back(service_.serves(b) ? at::empty_like(buckets()[b].master) : at::Tensor());
+      centres_.push_back(service_.serves(b) ? at::empty_like(buckets()[b].master, at::kCPU) : at::Tensor());
       answers_.emplace_back();
       for (int r = 0; service_.serves(b) && r < ranks(); ++r)
         answers_[b].push_back(ShardMessage::like(buckets()[b].master));
@@ -78,7 +78,8 @@ class ElasticSync final : public FreeSync {
   void take_in() override {
     if (!pulls()) return;
     for (size_t b = 0; b < buckets().size(); ++b) {
-      buckets()[b].master.sub_(service_.answer(b).tensor(buckets()[b].master.scalar_type()));
+      auto& master = buckets()[b].master;
+      master.sub_(service_.answer(b).tensor(master.scalar_type()).to(master.device()));
       ParameterStore::publish(buckets()[b]);
     }
   }
@@ -96,7 +97,7 @@ class ElasticSync final : public FreeSync {
     service_.answer(b, from, answer);
   }
 
-  std::vector<at::Tensor> centres_;                 // by bucket, on its server
+  std::vector<at::Tensor> centres_;                 // by bucket, on its server, on the host
   std::vector<std::vector<ShardMessage>> answers_;  // by bucket and rank
   ShardService service_;
 };

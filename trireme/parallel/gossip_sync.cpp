@@ -22,8 +22,7 @@ class GossipSync final : public FreeSync {
  public:
   explicit GossipSync(const Replica& replica) : FreeSync(replica), weight_(at::ones({1}, at::kDouble)) {
     for (const auto& bucket : buckets()) elements_ += bucket.elements;
-    arrived_ =
-        at::zeros({elements_}, buckets().empty() ? at::TensorOptions(at::kFloat) : buckets()[0].master.options());
+    arrived_ = at::zeros({elements_}, master_type(replica.config.train.precision));
     sent_.resize(static_cast<size_t>(ranks()));
     boxes_.resize(static_cast<size_t>(ranks()));
     for (int other = 0; other < ranks(); ++other) {
@@ -70,7 +69,8 @@ class GossipSync final : public FreeSync {
     const double own = weight_.item<double>(), sum = own + arrived_weight_;
     int64_t first = 0;
     for (auto& bucket : buckets()) {
-      bucket.master.mul_(own / sum).add_(arrived_.narrow(0, first, bucket.elements), 1 / sum);
+      bucket.master.mul_(own / sum).add_(arrived_.narrow(0, first, bucket.elements).to(bucket.master.device()),
+                                         1 / sum);
       ParameterStore::publish(bucket);
       first += bucket.elements;
     }
@@ -144,7 +144,7 @@ class GossipSync final : public FreeSync {
   std::vector<int64_t> sent_;  // messages to each rank
   std::mutex mutex_;           // guards what follows
   std::condition_variable changed_;
-  at::Tensor arrived_;  // parameters times their weights
+  at::Tensor arrived_;  // parameters times their weights, on the host
   double arrived_weight_ = 0;
   int64_t received_ = 0;
 };

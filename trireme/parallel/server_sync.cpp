@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t away = std::numeric_limits<int64_t>::max();
 
-// What a server holds of a bucket.
+// What a server holds of a bucket, on the host.
 struct Shard {
   Bucket bucket;
   std::vector<int64_t> clocks;        // by rank: its steps, or away
@@ -56,7 +56,8 @@ class ServerShards {
       auto& shard = shards_[b];
       if (service_.serves(b)) {
         shard.bucket = buckets[b];
-        shard.bucket.master = buckets[b].master.clone();
+        shard.bucket.master = buckets[b].master.to(at::kCPU, false, /*copy=*/true);
+        for (auto& [name, tensor] : shard.bucket.state) tensor = tensor.to(at::kCPU);
         shard.clocks.assign(ranks, away);
         shard.said.resize(ranks);
         shard.waiting.assign(ranks, false);
@@ -80,7 +81,8 @@ class ServerShards {
       ParameterStore::publish(buckets[b]);
       if (!state) continue;
       if (service_.serves(b)) {
-        buckets[b].state = shards_[b].bucket.state;
+        for (const auto& [name, tensor] : shards_[b].bucket.state)
+          buckets[b].state[name] = tensor.to(buckets[b].master.device());
       } else {
         replica_.optimizer.prepare(buckets[b]);
       }
@@ -187,7 +189,7 @@ class Client {
                          .finite = finite,
                          .stop = step.wants_stop};
       auto tensor = draft.tensor(buckets[b].gradients.scalar_type());
-      if (finite) at::mul_out(tensor, buckets[b].gradients, at::scalar_tensor(scale, tensor.options()));
+      if (finite) tensor.copy_(buckets[b].gradients).mul_(scale);
     }
   }
 

@@ -14,7 +14,7 @@ MessageTag tag(uint16_t kind, size_t bucket) { return {.kind = kind, .microbatch
 }  // namespace
 
 ShardMessage ShardMessage::like(const at::Tensor& tensor) {
-  return {at::zeros({numbers_bytes + static_cast<int64_t>(tensor.nbytes())}, tensor.options().dtype(at::kByte))};
+  return {at::zeros({numbers_bytes + static_cast<int64_t>(tensor.nbytes())}, at::TensorOptions(at::kByte))};
 }
 
 ShardService::ShardService(Replica& replica, Serve serve, Leave leave)

@@ -14,7 +14,7 @@
 
 namespace trireme {
 
-// A tensor laid out like a bucket, with a few numbers.
+// A tensor laid out like a bucket, with a few numbers; on the host, wherever the bucket lies.
 struct ShardMessage {
   struct Numbers {
     int64_t step = 0, lacks = 0;

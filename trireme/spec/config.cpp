@@ -20,6 +20,7 @@ void describe_model(Settings& settings, ModelConfig& model) {
        {"vgg16", ModelKind::vgg16},
        {"alexnet", ModelKind::alexnet},
        {"googlenet", ModelKind::googlenet},
+       {"cnn", ModelKind::cnn},
        {"custom", ModelKind::custom}},
       "A GPT or Llama that predicts the next token; what classifies vectors (mlp) or images; or the model of a "
       "program that uses the library.");

@@ -18,7 +18,7 @@ namespace trireme {
 // were versions, which is 1.
 inline constexpr int64_t config_version = 1;
 
-enum class ModelKind { gpt, llama, mlp, resnet18, resnet34, resnet50, vgg11, vgg16, alexnet, googlenet, custom };
+enum class ModelKind { gpt, llama, mlp, resnet18, resnet34, resnet50, vgg11, vgg16, alexnet, googlenet, cnn, custom };
 enum class BatchNormKind { synchronised, local };
 enum class DataKind { text, tokens, images, synthetic, custom };
 enum class Augmentation { none, standard };

@@ -88,6 +88,8 @@ Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs
   for (std::string text; std::getline(metrics, text);) {
     const auto line = nlohmann::json::parse(text);
     if (line.contains("loss")) measured.losses.push_back(line.at("loss").get<double>());
+    if (line.contains("loss") && line.contains("codec")) measured.sent_bytes = line["codec"].at("sent_bytes");
+    if (line.value("event", "") == "started") measured.codec = line.value("codec", "");
   }
   if (!keep) remove_tree(run_dir);
   return measured;

@@ -14,6 +14,8 @@ namespace trireme {
 struct Measured {
   double step_s = 0;
   std::vector<double> losses;
+  std::string codec;      // ours, where one was asked for
+  double sent_bytes = 0;  // with it: a step, by rank 0
 };
 
 // Initial parameters and the first `batches` batches of a run, for the peer.

@@ -115,7 +115,10 @@ struct PeerSettings {
   int threads = 1;
   bool channels_last = false;
   std::string precision = "fp32";  // on a card bf16 throughout, or autocast
+  std::string hook = "none";       // of DDP
 };
+
+constexpr int64_t loss_steps = 100;  // after which losses with and without a codec are compared
 
 class Case {
  public:
@@ -132,7 +135,12 @@ class Case {
     }
   }
 
-  Measured ours() { return run_ours(ranks_, overrides_, folder_ / fmt::format("run-{}", ++runs_), false, launcher_); }
+  Measured ours() { return ours({"sync.codec=" + options_.codec}); }
+  Measured ours(const std::vector<std::string>& more) {
+    auto overrides = overrides_;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return run_ours(ranks_, overrides, folder_ / fmt::format("run-{}", ++runs_), false, launcher_);
+  }
 
   Measured peer(const PeerSettings& settings) {
     const int threads = settings.threads;
@@ -149,6 +157,7 @@ class Case {
                                "--batches",      std::to_string(known_.file_batches),
                                "--lr",           fmt::format("{}", config_.optimizer.lr),
                                "--weight-decay", fmt::format("{}", config_.optimizer.weight_decay)});
+    if (settings.hook != "none") words.insert(words.end(), {"--hook", settings.hook});
     if (settings.channels_last) words.push_back("--channels-last");
     if (known_.card) words.insert(words.end(), {"--device", "cuda", "--precision", settings.precision});
     if (options_.hosts > 1) words.insert(words.end(), {"--master", "10.78.0.1"});
@@ -183,13 +192,29 @@ class Case {
     return best;
   }
 
-  BenchLine measure() {
-    const auto best = best_of_peer();
+  // A line beside each of DDP's hooks, where ours uses a codec too.
+  void measure(const std::function<void(const BenchLine&)>& each) {
+    auto best = best_of_peer();
+    if (options_.codec == "none") return each(measure(best));
+    const std::string steps = fmt::format("train.steps={}", loss_steps), warmup = "optimizer.lr=1e-3";
+    log::info("{}: {} steps with and without the codec", known_.name, loss_steps);
+    plain_loss_ = ours({"sync.codec=none", steps, warmup}).losses.back();
+    const auto shrunk = ours({"sync.codec=" + options_.codec, steps, warmup});
+    loss_ = shrunk.losses.back();
+    for (const char* hook : {"none", "fp16", "powersgd"}) {
+      best.hook = hook;
+      each(measure(best));
+    }
+  }
+
+ private:
+  BenchLine measure(const PeerSettings& best) {
     BenchLine line;
     line.bench = "train";
     line.bench_case = fmt::format("{}, {} rank{}", known_.title, ranks_, ranks_ > 1 ? "s" : "");
     if (options_.hosts > 1) line.bench_case += fmt::format(" on {} hosts, {}", options_.hosts, options_.rate);
     line.peer_name = ranks_ > 1 ? "PyTorch DDP (Gloo)" : "PyTorch eager";
+    if (best.hook != "none") line.peer_name += ", " + best.hook + " hook";
     line.settings = {{"batch", config_.train.batch},
                      {"threads", threads_},
                      {"peer_threads", best.threads},
@@ -202,15 +227,22 @@ class Case {
       log::info("{}: repeat {} of {}", line.bench_case, repeat + 1, options_.repeats);
       const auto mine = ours();
       const auto theirs = peer(best);
-      compare_losses(known_.name, mine, theirs, std::min<int64_t>(known_.file_batches, options_.steps),
+      // The first loss knows of no codec yet; later ones differ by what each leaves out.
+      const bool plain = options_.codec == "none";
+      compare_losses(known_.name, mine, theirs, plain ? std::min<int64_t>(known_.file_batches, options_.steps) : 1,
                      known_.tolerance);
+      if (!plain) {
+        line.settings["codec"] = mine.codec.empty() ? options_.codec : mine.codec;
+        if (mine.sent_bytes > 0) line.settings["sent_mb"] = mine.sent_bytes * 1e-6;
+        line.settings["loss"] =
+            fmt::format("{:.4f} after {} steps, {:.4f} without a codec", loss_, loss_steps, plain_loss_);
+      }
       line.ours.push_back(mine.step_s);
       line.peer.push_back(theirs.step_s);
     }
     return line;
   }
 
- private:
   const KnownCase& known_;
   int ranks_;
   const TrainBenchOptions& options_;
@@ -219,6 +251,7 @@ class Case {
   RunConfig config_;
   int threads_ = 1;
   int runs_ = 0;
+  double plain_loss_ = 0, loss_ = 0;
 };
 
 }  // namespace
@@ -242,7 +275,7 @@ void run_train_bench(const TrainBenchOptions& options, const std::function<void(
   for (const auto& name : cases) {
     for (int count : ranks) {
       if (known_case(name).card && count > 1) continue;  // NCCL, and so DDP, wants a card for each rank
-      each(Case(name, count, options, folder).measure());
+      Case(name, count, options, folder).measure(each);
     }
   }
   remove_tree(folder);

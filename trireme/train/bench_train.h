@@ -16,6 +16,7 @@ struct TrainBenchOptions {
   int steps = 20;
   int hosts = 1;                 // more: that many network namespaces of this machine, joined by links of
   std::string rate = "500mbit";  // this rate; needs root
+  std::string codec = "none";    // ours; with another than none, beside DDP's hooks as well
   std::string python = TRIREME_PYTHON;
 };
 

@@ -33,6 +33,7 @@
 #include "trireme/train/stage_trainer.h"
 #include "trireme/train/teacher.h"
 #include "trireme/train/weights.h"
+#include "trireme/spec/codec_cost.h"
 #include "trireme/spec/links.h"
 
 namespace trireme {
@@ -277,8 +278,9 @@ class Run {
       log::info("{}", table.substr(0, table.size() - 1));  // without its last newline
     }
     if (options_.resume) log::info("resuming after step {}", begun_at);
-    recorder.event(options_.resume ? "resumed" : "started",
-                   {{"step", begun_at}, {"ranks", world_.size()}, {"threads", at::get_num_threads()}});
+    nlohmann::json begun{{"step", begun_at}, {"ranks", world_.size()}, {"threads", at::get_num_threads()}};
+    if (config_.sync.codec.kind != CodecKind::none) begun["codec"] = name(trainer.codec().kind);
+    recorder.event(options_.resume ? "resumed" : "started", begun);
   }
 
   void do_steps(StageTrainer& trainer) {

@@ -132,16 +132,16 @@ void StageTrainer::join_groups() {
   for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
   peers.to = peers.from;  // gradients go back the way that activations came
   peers.message_bytes = widest_crossing_ * pieces_.front().count;
-  open_postbox(peers);
+  open_postbox(peers, device_);
 }
 
-void StageTrainer::open_postbox(const MailPeers& given) {
+void StageTrainer::open_postbox(const MailPeers& given, at::Device device) {
   MailPeers peers = given;
-  peers.device = device_;
+  peers.device = device;
   peers.trace = &device_trace_;
   postbox_ =
       std::make_unique<Postbox>(world_.communicator().open_mail(peers), world_.recorder(),
-                                PostboxOptions{world_.rank(), device_, config_.comm.jitter_ms * 1e-3,
+                                PostboxOptions{world_.rank(), device, config_.comm.jitter_ms * 1e-3,
                                                static_cast<uint64_t>(config_.train.seed + world_.rank()), settles_});
   carriers_.postbox = postbox_.get();
 }
@@ -155,7 +155,7 @@ void StageTrainer::open_loose() {
     peers.from = peers.to;
     for (const auto& bucket : store_->buckets())
       peers.message_bytes = std::max(peers.message_bytes, static_cast<int64_t>(bucket.master.nbytes()));
-    open_postbox(peers);
+    open_postbox(peers, at::kCPU);
   }
   const double share = static_cast<double>(share_.count) / static_cast<double>(config_.train.batch);
   loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share, codec_});
@@ -335,6 +335,7 @@ StepReport StageTrainer::step(bool stop) {
   const int64_t sent = world_.recorder().sent_bytes();
   if (loose_ && !begun_) loose_->begin();
   begun_ = true;
+  const double batches_before = loose_ ? loose_->batches() : 0;
   own_step_ = (loose_ ? loose_->own_steps() : progression_.step) + 1;
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
@@ -359,7 +360,6 @@ StepReport StageTrainer::step(bool stop) {
   executor_.run(step_graph_, *schedule_);
   device_trace_.settle();
   if (sync_->ahead()) behind_ = {std::vector<bool>(squares_.size(), true), progression_.updates, lr_};
-  const int64_t done_before = progression_.step;
   progression_.step = loose_ ? loose_->job_step() : progression_.step + 1;
   if (loose_) {
     grad_norm_ = loose_->grad_norm();
@@ -377,13 +377,14 @@ StepReport StageTrainer::step(bool stop) {
   report.lr = lr_;
   report.step_s = clock_.now_s() - step_begun_s_;
   report.items = data_.train->items();
-  const int64_t done = loose_ ? progression_.step - done_before : 1;
+  const double batches = loose_ ? loose_->batches() - batches_before : 1;
   report.items_per_s =
-      static_cast<double>(done * config_.train.batch * data_.train->items_per_sample()) / report.step_s;
+      batches * static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / report.step_s;
   report.skipped = progression_.skipped;
   report.reduce_wait_s = last_reduce_idle_s_ = executor_.idle().reduce_s + awaited_s_;
   if (loose_) {
     report.staleness = loose_->staleness();
+    report.batches = loose_->batches();
   } else {
     tell_times(report);
   }

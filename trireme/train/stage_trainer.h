@@ -52,6 +52,7 @@ class StageTrainer {
   bool stop_agreed() const { return stop_agreed_; }
   // Whether all ranks stand in the same step now: only then may they do what is collective.
   bool together() const { return !loose_ || loose_->together(); }
+  const CodecConfig& codec() const { return codec_; }  // as it was asked for or chosen
   // What this rank has of its own, besides what while_whole() saves; whether ranks have anything, the same on all.
   OwnState own_state();
   // Calls `save` when parameters and optimizer state are whole on the ranks that save them. Collective.
@@ -99,7 +100,7 @@ class StageTrainer {
   };
 
   void join_groups();
-  void open_postbox(const MailPeers& peers);
+  void open_postbox(const MailPeers& peers, at::Device device);
   void open_loose();
   void build_loose_tail(const std::vector<TaskId>& passes);
   void evaluate_now(StepReport& report);
