@@ -35,10 +35,11 @@ struct CodecChoice {
   std::string brief(const std::vector<CodecSpeed>& codecs) const;
 };
 
-// The codec that makes sums of so many bytes fastest; none unless it takes at most `worth` of the time without one. Of
-// two that are about as fast (within a tenth) the one that says more.
+// The codec that makes sums of so many bytes fastest; none unless it takes at most `worth` of the time without one:
+// sums overlap with the backward pass, and codecs take cores from it, so that less hardly shows in a step. Of two that
+// are about as fast (within a tenth) the one that says more.
 CodecChoice choose_codec(const SumPlace& place, int64_t bytes, const std::vector<CodecSpeed>& codecs,
-                         double worth = 0.7);
+                         double worth = 1.0 / 3);
 
 const char* name(CodecKind kind);
 
