@@ -38,7 +38,10 @@ const std::vector<KnownKind>& known_kinds() {
                                              true},
                                             {"eager", {"sync.eager=majority", "sync.every=4"}, {"sync.every=1000"}},
                                             {"local", {"sync.every=8"}, {"sync.every=32", "sync.overlap=true"}, true},
-                                            {"server", {"sync.staleness=-1"}, {"sync.staleness=-1"}},
+                                            {"server",
+                                             {"sync.staleness=-1", "optimizer.kind=adamw", "optimizer.lr=2e-3",
+                                              "optimizer.beta2=0.99", "optimizer.weight_decay=0.01"},
+                                             {"sync.staleness=-1"}},
                                             {"elastic", {"sync.every=4", "optimizer.lr=0.1"}, {"sync.every=4"}},
                                             {"gossip", {"sync.every=1"}, {"sync.every=1"}},
                                             {"hogwild", {}, {}}};
