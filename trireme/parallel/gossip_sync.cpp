@@ -39,10 +39,7 @@ class GossipSync final : public FreeSync {
 
   void update(const OwnStep& step) override {
     told(step);
-    const double whole = 1 / replica_.share;
-    double scale = 1;
-    if (judge(squares_of(gradients()) * whole * whole, step.loss, scale))
-      apply(replica_.progression.updates, rate(step.number), scale * whole);
+    step_alone(step);
   }
 
   void exchange(const Communicator::Done& go_on) override {

@@ -26,10 +26,7 @@ class HogwildSync final : public FreeSync {
 
   void update(const OwnStep& step) override {
     told(step);
-    const double whole = 1 / replica_.share;
-    double scale = 1;
-    if (judge(squares_of(gradients()) * whole * whole, step.loss, scale))
-      apply(replica_.progression.updates, rate(step.number) * replica_.share, scale * whole);
+    step_alone(step, replica_.share);
   }
 
   void with_agreed(bool, const std::function<void()>& use) override { use(); }

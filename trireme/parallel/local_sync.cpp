@@ -42,11 +42,7 @@ class LocalSync final : public LooseSync {
     wants_stop_ = wants_stop_ || step.wants_stop;
     own_loss_ = step.loss;
     loss_ = step.loss / replica_.share;
-    // By itself a rank goes by the mean over its own samples.
-    const double whole = 1 / replica_.share;
-    double scale = 1;
-    if (judge(squares_of(gradients()) * whole * whole, step.loss, scale))
-      apply(replica_.progression.updates, rate(step.number), scale * whole);
+    step_alone(step);
   }
 
   void exchange(const Communicator::Done& go_on) override {

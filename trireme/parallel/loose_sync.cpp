@@ -66,6 +66,13 @@ void LooseSync::apply(int64_t number, double lr, double scale) {
   }
 }
 
+void LooseSync::step_alone(const OwnStep& step, double share_of_rate) {
+  const double whole = 1 / replica_.share;
+  double scale = 1;
+  if (judge(squares_of(gradients()) * whole * whole, step.loss, scale))
+    apply(replica_.progression.updates, rate(step.number) * share_of_rate, scale * whole);
+}
+
 double LooseSync::squares_of(const std::vector<at::Tensor>& tensors) {
   double squares = 0;
   for (const auto& tensor : tensors) squares += at::dot(tensor, tensor).item<double>();

@@ -108,6 +108,8 @@ class LooseSync {
   bool judge(double squares, double loss, double& scale);
   // Changes all parameters by the gradients in the store.
   void apply(int64_t number, double lr, double scale);
+  // Goes by the mean over this rank's own samples, at a share of the learning rate.
+  void step_alone(const OwnStep& step, double share_of_rate = 1);
   // Sum of the squares of tensors laid out like the buckets.
   static double squares_of(const std::vector<at::Tensor>& tensors);
   std::vector<at::Tensor> gradients();
