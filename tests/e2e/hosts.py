@@ -10,6 +10,7 @@ from harness import SKIP, SOURCE, TINY, Job, arguments, check, folder, losses, m
 
 HOSTS = SOURCE / "tools/hosts.sh"
 QUIET = ["checkpoint.every=0", "train.eval_batches=0", "data.validation=0", "log.tensorboard=false"]
+BLOCK = 256  # elements that share a scale of 32 bits: sync.codec_block
 
 
 def hosts(*words):
@@ -33,20 +34,21 @@ def same_numbers(args, where):
         print(f"2 hosts x 2 ranks, {name}: losses as of one rank, worst difference {worst:.1e}")
 
 
-def few_bytes(args, where):
+def few_bytes(args, where, codec, bits):
+    """`bits` an element; of two hosts each must send as much as it keeps the sum of."""
     config = ["model.kind=mlp", "model.layers=3", "model.width=512", "model.inputs=512", "model.classes=10", "data.kind=synthetic",
-              "train.batch=16", "train.threads=1", *QUIET]  # fmt: skip
+              "train.batch=16", "train.threads=1", f"sync.codec={codec}", *QUIET]  # fmt: skip
     sent = {}
     for steps in (2, 8):
         before = [int(line) for line in hosts("sent").stdout.split()]
-        on_hosts(args.program, where, *config, f"train.steps={steps}", f"run_dir={where}/bytes-{steps}")
+        on_hosts(args.program, where, *config, f"train.steps={steps}", f"run_dir={where}/{codec}-{steps}")
         sent[steps] = [int(line) - old for line, old in zip(hosts("sent").stdout.split(), before)]
     parameters = 3 * (512 * 512 + 512) + 512 * 10 + 10
-    bound = 4 * parameters  # of two hosts each must send as much as it keeps the sum of
+    bound = bits * parameters / 8
     for host in range(2):
         ratio = (sent[8][host] - sent[2][host]) / 6 / bound
-        check(1 <= ratio <= 1.05, f"host {host + 1} sends {ratio:.3f} of the least that it must")
-        print(f"host {host + 1}: {ratio:.4f} x the least bytes that it must send, {bound} a step")
+        check(1 <= ratio <= 1.05, f"{codec}: host {host + 1} sends {ratio:.3f} of the least that it must")
+        print(f"{codec}: host {host + 1} sends {ratio:.4f} x the least bytes that it must, {bound:.0f} a step")
 
 
 def cut_off(args, where):
@@ -75,7 +77,9 @@ def test():
             return SKIP
         with folder() as where:
             same_numbers(args, where)
-            few_bytes(args, where)
+            few_bytes(args, where, "none", 32)
+            few_bytes(args, where, "int8", 8 + 32 / BLOCK)
+            few_bytes(args, where, "int4", 4 + 32 / BLOCK)
             cut_off(args, where)
     finally:
         hosts("stop")

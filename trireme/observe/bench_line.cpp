@@ -37,8 +37,8 @@ std::string BenchLine::brief() const {
   auto values = fmt::format("{:<8} {:<24} ours {:.4g} {}", bench, bench_case, median(ours), unit);
   if (!peer.empty()) values += fmt::format("  {} {:.4g} {}", peer_name, median(peer), unit);
   if (floor) values += fmt::format("  {} {:.4g} {}", smaller_is_better ? "floor" : "limit", *floor, unit);
-  if (std::isfinite(ratio())) values += fmt::format("  ratio {:.3f} ± {:.3f}", ratio(), spread());
-  return values;  // of nothing there is no ratio
+  if (std::isfinite(ratio())) values += fmt::format("  ratio {:.3f} ± {:.3f}", ratio(), spread());  // none of nothing
+  return remark.empty() ? values : values + "; " + remark;
 }
 
 }  // namespace trireme

@@ -18,6 +18,7 @@ struct BenchLine {
   std::string peer_name;
   std::optional<double> floor;  // what nothing could go below (or above), measured in the same runs
   nlohmann::ordered_json settings;
+  std::string remark;  // what else was found, for people; machines find it in the settings
 
   double ratio() const;   // of the medians; above 1 where we are better
   double spread() const;  // half the distance between the largest and the smallest ratio of a pair

@@ -37,7 +37,7 @@ struct Axis {
     if (!names.empty()) return values;
     if (logarithmic) {
       for (double power = std::pow(10, std::floor(std::log10(low))); power <= high * 1.0001; power *= 10) {
-        for (double factor : {1.0, 3.0}) {
+        for (double factor : {1.0, 2.0, 5.0}) {
           if (factor * power >= low * 0.9999 && factor * power <= high * 1.0001) values.push_back(factor * power);
         }
       }

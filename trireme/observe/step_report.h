@@ -51,7 +51,7 @@ struct StepReport {
   std::optional<AwaitedRank> waits_for;  // where stages have several replicas
   int64_t sent_bytes = 0;
   std::optional<CodecReport> codec;
-  std::optional<double> batches;  // that all ranks have worked through, where steps may lack a rank's part of one
+  std::optional<double> batches;   // that all ranks have worked through, where steps may lack a rank's part of one
   std::vector<int64_t> staleness;  // of this rank: how often its gradients lacked 0, 1, 2 … steps of others so far
   std::vector<OwnerBytes> memory;
   std::optional<double> eval_loss;      // of a step after which the model was evaluated

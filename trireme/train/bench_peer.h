@@ -15,7 +15,7 @@ struct Measured {
   double step_s = 0;
   std::vector<double> losses;
   std::string codec;      // ours, where one was asked for
-  double sent_bytes = 0;  // with it: a step, by rank 0
+  double sent_bytes = 0;  // a step: by rank 0 with a codec; by the host of rank 0 where a peer counts
 };
 
 // Initial parameters and the first `batches` batches of a run, for the peer.

@@ -103,7 +103,7 @@ class Bench {
   SyncBenchLine measure(const KnownKind& kind) {
     SyncBenchLine line;
     line.kind = kind.name;
-    line.settings = fmt::format("{}", fmt::join(kind.settings, " "));
+    if (options_.part != "straggler") line.settings = fmt::format("{}", fmt::join(kind.settings, " "));
     if (options_.part != "straggler") {
       for (int seed = 1; seed <= options_.seeds; ++seed) {
         log::info("{}: seed {} of {}", kind.name, seed, options_.seeds);
@@ -118,21 +118,24 @@ class Bench {
   }
 
   void plot(const fs::path& path) const {
-    const auto picture = [](std::string title, std::vector<Curve> curves) {
-      Chart chart{.title = std::move(title), .x_label = "seconds", .y_label = "training loss", .log_y = true};
+    const auto picture = [](std::string title, std::vector<Curve> curves, bool log_x) {
+      Chart chart{.title = std::move(title), .x_label = "seconds", .y_label = "training loss", .log_x = log_x};
+      chart.log_y = true;
       chart.curves = std::move(curves);
       return chart.svg();
     };
     std::string body;
-    if (!even_.empty()) body += picture("All ranks equally fast", even_);
-    if (!slow_.empty())
-      body += picture(fmt::format("One rank {:.0f} ms slower in every step", options_.delay_ms), slow_);
+    if (!even_.empty()) body += picture("All ranks equally fast", even_, false);
+    const auto late = fmt::format("One rank {:.0f} ms late in every step (stale, local: each rank in every {}th step)",
+                                  options_.delay_ms, options_.ranks);
+    if (!slow_.empty()) body += picture(late, slow_, true);
     write_atomically(path, html_page("Ways to keep replicas together", body));
   }
 
  private:
   void measure_slow(const KnownKind& kind, SyncBenchLine& line) {
     log::info("{}: with and without a slow rank", kind.name);
+    line.slow_settings = fmt::format("{}", fmt::join(kind.slow_settings, " "));
     std::vector<std::string> steps{fmt::format("train.steps={}", options_.timed_steps), "train.eval_batches=0",
                                    "optimizer.lr=0.01"};
     const auto even = run(kind, kind.slow_settings, steps);
@@ -213,6 +216,7 @@ nlohmann::ordered_json SyncBenchLine::json() const {
   if (undisturbed > 0) {
     line["samples_per_s"] = undisturbed;
     line["slow_samples_per_s"] = slow;
+    line["slow_settings"] = slow_settings;
     line["delays"] = delays;
     line["bound"] = bound;
     line["kept_of_bound"] = slow / (undisturbed * bound);
@@ -221,13 +225,16 @@ nlohmann::ordered_json SyncBenchLine::json() const {
 }
 
 std::string SyncBenchLine::brief() const {
+  const auto told = [](const std::string& settings) { return settings.empty() ? "" : " [" + settings + "]"; };
   auto text = fmt::format("{:<10}", kind);
   if (!accuracy.empty()) text += fmt::format(" accuracy {:.2f} % ({:.2f})", mean(accuracy), fmt::join(accuracy, ", "));
+  text += told(settings);
   if (undisturbed > 0) {
     text += fmt::format("  {:.0f} samples/s, slow {:.0f}: {:.0f} % of the bound {:.3f} ({})", undisturbed, slow,
                         100 * slow / (undisturbed * bound), bound, delays);
+    text += told(slow_settings);
   }
-  return text + (settings.empty() ? "" : "  [" + settings + "]");
+  return text;
 }
 
 void run_sync_bench(const SyncBenchOptions& options, const std::function<void(const SyncBenchLine&)>& each) {
@@ -236,7 +243,8 @@ void run_sync_bench(const SyncBenchOptions& options, const std::function<void(co
   Bench bench(options, folder);
   for (const auto& kind : known_kinds()) {
     const bool wanted = options.kinds.empty() || std::count(options.kinds.begin(), options.kinds.end(), kind.name) > 0;
-    if (wanted) each(bench.measure(kind));
+    const bool one_copy = kind.name == "hogwild" && options.part == "straggler";  // of threads that share it: no delays
+    if (wanted && !one_copy) each(bench.measure(kind));
   }
   if (!options.plot.empty()) bench.plot(options.plot);
   remove_tree(folder);

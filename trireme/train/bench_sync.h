@@ -26,7 +26,7 @@ struct SyncBenchOptions {
 
 // One kind's line. Accuracy in percent; speeds in samples a second.
 struct SyncBenchLine {
-  std::string kind, settings;
+  std::string kind, settings, slow_settings;
   std::vector<double> accuracy;      // by seed
   double undisturbed = 0, slow = 0;  // speeds
   double bound = 0;                  // of what is left of the speed: what nothing could exceed if ranks never waited

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -118,7 +119,13 @@ struct PeerSettings {
   std::string hook = "none";       // of DDP
 };
 
-constexpr int64_t loss_steps = 100;  // after which losses with and without a codec are compared
+// With a codec losses are compared too: their mean over the last steps of a longer run.
+constexpr int64_t loss_steps = 120, last_losses = 30;
+constexpr double loss_lr = 1e-3;
+
+double mean_of_last(const std::vector<double>& losses) {
+  return std::accumulate(losses.end() - last_losses, losses.end(), 0.0) / last_losses;
+}
 
 class Case {
  public:
@@ -143,26 +150,32 @@ class Case {
   }
 
   Measured peer(const PeerSettings& settings) {
+    return peer(settings, inputs_, options_.steps, known_.file_batches, config_.optimizer.lr);
+  }
+  Measured peer(const PeerSettings& settings, const fs::path& inputs, int64_t steps, int64_t batches, double lr) {
     const int threads = settings.threads;
     auto words = launcher_;
     if (options_.hosts > 1)
       words.insert(words.end(), {"env", "GLOO_SOCKET_IFNAME=eth0", fmt::format("OMP_NUM_THREADS={}", threads)});
     words.insert(words.end(), {options_.python,  TRIREME_SOURCE "/bench/torch_train.py",
-                               "--inputs",       inputs_.string(),
+                               "--inputs",       inputs.string(),
                                "--model",        config_.model.kind == ModelKind::llama ? "llama" : known_.name,
                                "--heads",        std::to_string(config_.model.heads),
                                "--ranks",        std::to_string(ranks_),
                                "--threads",      std::to_string(threads),
-                               "--steps",        std::to_string(options_.steps),
-                               "--batches",      std::to_string(known_.file_batches),
-                               "--lr",           fmt::format("{}", config_.optimizer.lr),
+                               "--steps",        std::to_string(steps),
+                               "--batches",      std::to_string(batches),
+                               "--lr",           fmt::format("{}", lr),
                                "--weight-decay", fmt::format("{}", config_.optimizer.weight_decay)});
     if (settings.hook != "none") words.insert(words.end(), {"--hook", settings.hook});
     if (settings.channels_last) words.push_back("--channels-last");
     if (known_.card) words.insert(words.end(), {"--device", "cuda", "--precision", settings.precision});
     if (options_.hosts > 1) words.insert(words.end(), {"--master", "10.78.0.1"});
     const auto result = run_command(words);
-    return {result.at("step_s").get<double>(), result.at("losses").get<std::vector<double>>()};
+    return {result.at("step_s").get<double>(),
+            result.at("losses").get<std::vector<double>>(),
+            {},
+            result.value("sent_bytes", 0.0)};
   }
 
   // What may be best for the peer: threads, on a card instead of them the precision, and of images the layout.
@@ -196,13 +209,16 @@ class Case {
   void measure(const std::function<void(const BenchLine&)>& each) {
     auto best = best_of_peer();
     if (options_.codec == "none") return each(measure(best));
-    const std::string steps = fmt::format("train.steps={}", loss_steps), warmup = "optimizer.lr=1e-3";
+    const auto steps = fmt::format("train.steps={}", loss_steps), lr = fmt::format("optimizer.lr={}", loss_lr);
     log::info("{}: {} steps with and without the codec", known_.name, loss_steps);
-    plain_loss_ = ours({"sync.codec=none", steps, warmup}).losses.back();
-    const auto shrunk = ours({"sync.codec=" + options_.codec, steps, warmup});
-    loss_ = shrunk.losses.back();
+    plain_loss_ = mean_of_last(ours({"sync.codec=none", steps, lr}).losses);
+    loss_ = mean_of_last(ours({"sync.codec=" + options_.codec, steps, lr}).losses);
+    const auto inputs = folder_ / (known_.name + "-losses.safetensors");
+    if (!fs::exists(inputs)) write_inputs(config_, loss_steps, inputs);
     for (const char* hook : {"none", "fp16", "powersgd"}) {
       best.hook = hook;
+      log::info("{}: {} steps of the peer, {} hook", known_.name, loss_steps, hook);
+      peer_loss_ = mean_of_last(peer(best, inputs, loss_steps, loss_steps, loss_lr).losses);
       each(measure(best));
     }
   }
@@ -231,16 +247,30 @@ class Case {
       const bool plain = options_.codec == "none";
       compare_losses(known_.name, mine, theirs, plain ? std::min<int64_t>(known_.file_batches, options_.steps) : 1,
                      known_.tolerance);
-      if (!plain) {
-        line.settings["codec"] = mine.codec.empty() ? options_.codec : mine.codec;
-        if (mine.sent_bytes > 0) line.settings["sent_mb"] = mine.sent_bytes * 1e-6;
-        line.settings["loss"] =
-            fmt::format("{:.4f} after {} steps, {:.4f} without a codec", loss_, loss_steps, plain_loss_);
-      }
+      if (!plain) tell_codec(line, mine, theirs);
       line.ours.push_back(mine.step_s);
       line.peer.push_back(theirs.step_s);
     }
     return line;
+  }
+
+  // What was saved, and what it cost.
+  void tell_codec(BenchLine& line, const Measured& mine, const Measured& theirs) const {
+    const auto codec = mine.codec.empty() ? options_.codec : mine.codec;
+    line.settings["codec"] = codec;
+    line.settings["loss"] = loss_;
+    line.settings["loss_without_codec"] = plain_loss_;
+    line.settings["peer_loss"] = peer_loss_;
+    line.remark = codec;
+    if (mine.sent_bytes > 0 && theirs.sent_bytes > 0) {
+      const double host_bytes = mine.sent_bytes * ranks_ / options_.hosts;
+      line.settings["host_sent_mb"] = host_bytes * 1e-6;
+      line.settings["peer_host_sent_mb"] = theirs.sent_bytes * 1e-6;
+      line.remark +=
+          fmt::format(", a host sends {:.3g} MB a step, peer {:.3g} MB", host_bytes * 1e-6, theirs.sent_bytes * 1e-6);
+    }
+    line.remark += fmt::format(", mean of the last {} of {} losses {:.4f} (without codec {:.4f}), peer {:.4f}",
+                               last_losses, loss_steps, loss_, plain_loss_, peer_loss_);
   }
 
   const KnownCase& known_;
@@ -251,7 +281,7 @@ class Case {
   RunConfig config_;
   int threads_ = 1;
   int runs_ = 0;
-  double plain_loss_ = 0, loss_ = 0;
+  double plain_loss_ = 0, loss_ = 0, peer_loss_ = 0;
 };
 
 }  // namespace

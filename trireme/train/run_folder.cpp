@@ -54,6 +54,7 @@ bool may_change(const std::string& key) {
                                              "comm.",
                                              "parallel.",
                                              "memory.",
+                                             "trial.",
                                              "sync.bucket_mb",
                                              "sync.kind",
                                              "sync.order",
