@@ -16,25 +16,39 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 
 from torch_train import Block, Norm, read_safetensors
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SCHEDULES = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero-bubble": ScheduleInterleavedZeroBubble,  # with one chunk a rank: ZB1P
+    "zero-bubble-v": ScheduleZBVZeroBubble,
+}
+SEVERAL = ("interleaved", "zero-bubble", "zero-bubble-v")  # those that take a list of stages
 FORWARD, BACKWARD = 0, 1
 
 
 class Layers(nn.Module):
-    """One stage's share of the list: embedding, blocks, final norm with the tied head. The ends both hold wte."""
+    """One part of the list: embedding, blocks, final norm with the tied head. The ends both hold wte."""
 
-    def __init__(self, tensors, heads, stage, cuts):
+    def __init__(self, tensors, heads, stage, cuts, wte):
         super().__init__()
         layers = 2 + len({name.split(".")[1] for name in tensors if name.startswith("h.")})
         bounds = [0, *cuts, layers]
         if any(a >= b for a, b in zip(bounds, bounds[1:])):
             raise ValueError(f"--cuts {cuts} must rise strictly between 0 and {layers}, the number of layers")
         begin, end = bounds[stage], bounds[stage + 1]
-        self.wte = nn.Parameter(tensors["wte.weight"]) if begin == 0 or end == layers else None
+        self.wte = wte if begin == 0 or end == layers else None
         self.wpe = nn.Parameter(tensors["wpe.weight"]) if begin == 0 else None
         self.h = nn.ModuleList(Block(tensors, f"h.{i - 1}", heads) for i in range(max(begin, 1), min(end, layers - 1)))
         self.ln_f = Norm(tensors["ln_f.weight"], tensors["ln_f.bias"]) if end == layers else None
@@ -73,10 +87,10 @@ class Stage(PipelineStage):
     has the same delay under every schedule. Without jitter nothing stands between the schedule and Gloo.
     """
 
-    def __init__(self, module, rank, args, sent):
-        super().__init__(module, rank, args.stages, torch.device("cpu"))
+    def __init__(self, module, part, args, sent):
+        super().__init__(module, part, args.stages * args.chunks, torch.device("cpu"))
         self.peak, self.sent, self.jitter = 0, sent, args.jitter_ms / 1e3
-        self.generators = [random.Random(2 * rank + way) for way in (FORWARD, BACKWARD)]
+        self.generators = [random.Random(2 * part + way) for way in (FORWARD, BACKWARD)]
 
     def forward_one_chunk(self, *args, **kwargs):
         output = super().forward_one_chunk(*args, **kwargs)
@@ -107,26 +121,35 @@ class Stage(PipelineStage):
         return self.delay(super().get_bwd_recv_ops(chunk), self.stage_index + 1, BACKWARD, chunk)
 
 
-def clip(module, rank, stages, ends):
+def clip(parameters, wte, rank, stages, ends):
     """Sums the tied gradient over its two holders, then clips by the norm over all stages, where wte counts once."""
-    tied = module.wte is not None and stages > 1
-    if tied and module.wte.grad.is_sparse:
-        module.wte.grad = module.wte.grad.to_dense()
-    work = dist.all_reduce(module.wte.grad, group=ends, async_op=True) if tied else None
-    square = nn.utils.get_total_norm([p.grad for p in module.parameters() if p is not module.wte], foreach=True) ** 2
+    if wte is not None and wte.grad.is_sparse:
+        wte.grad = wte.grad.to_dense()
+    work = dist.all_reduce(wte.grad, group=ends, async_op=True) if wte is not None and ends is not None else None
+    square = nn.utils.get_total_norm([p.grad for p in parameters if p is not wte], foreach=True) ** 2
     if work:
         work.wait()
     if rank == 0:
-        square += module.wte.grad.norm() ** 2
+        square += wte.grad.norm() ** 2
     if stages > 1:
         dist.all_reduce(square)
-    nn.utils.clip_grads_with_norm_(module.parameters(), 1.0, square.sqrt(), foreach=True)
+    nn.utils.clip_grads_with_norm_(parameters, 1.0, square.sqrt(), foreach=True)
+
+
+def parts_of(rank, args):
+    """The parts of the model that a rank holds, as the schedule lays them out."""
+    if args.schedule == "zero-bubble-v":
+        return [rank, 2 * args.stages - 1 - rank]
+    return [chunk * args.stages + rank for chunk in range(args.chunks)]
 
 
 def train(rank, args, sent, result):
     torch.set_num_threads(args.threads)
     tensors = read_safetensors(args.inputs)
-    module = Layers(tensors, args.heads, rank, args.cuts)
+    parts = parts_of(rank, args)
+    wte = nn.Parameter(tensors["wte.weight"])  # one, where a rank has both ends
+    modules = [Layers(tensors, args.heads, part, args.cuts, wte) for part in parts]
+    wte = next((module.wte for module in modules if module.wte is not None), None)
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(("inputs.", "targets."))}
     batch = tensors["inputs.0"].size(0)
     if batch % args.microbatches:
@@ -140,27 +163,29 @@ def train(rank, args, sent, result):
     if args.stages > 1:
         os.dup2(2, 1)  # what Gloo prints goes to standard error: standard output carries the result alone
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=rank, world_size=args.stages)
-        ends = dist.new_group([0, args.stages - 1])
-        stage = Stage(module, rank, args, sent)
-        schedule = SCHEDULES[args.schedule](stage, args.microbatches, loss_fn=loss_of, scale_grads=False)
+        ends = dist.new_group([0, args.stages - 1]) if args.schedule != "zero-bubble-v" else None
+        stages = [Stage(module, part, args, sent) for module, part in zip(modules, parts)]
+        given = stages if args.schedule in SEVERAL else stages[0]
+        schedule = SCHEDULES[args.schedule](given, args.microbatches, loss_fn=loss_of, scale_grads=False)
+    last = args.stages * args.chunks - 1 in parts
 
     def accumulate(inputs, targets):
         """The microbatches' losses, on the last stage."""
         losses = []
         if args.stages == 1:
             for x, y in zip(inputs.chunk(args.microbatches), targets.chunk(args.microbatches)):
-                losses.append(loss_of(module(x), y))
+                losses.append(loss_of(modules[0](x), y))
                 losses[-1].backward()
-        elif rank == 0:
-            schedule.step(inputs)
-        elif rank < args.stages - 1:
-            schedule.step()
-        else:  # the logits of the whole batch are not wanted: return_outputs would keep and join them
-            schedule.step(target=targets, losses=losses, return_outputs=False)
+        else:
+            given = (inputs,) if rank == 0 else ()
+            # The logits of the whole batch are not wanted: return_outputs would keep and join them.
+            kept = {"target": targets, "losses": losses, "return_outputs": False} if last else {}
+            schedule.step(*given, **kept)
         return losses
 
-    decay = [p for p in module.parameters() if p.dim() > 1]
-    plain = [p for p in module.parameters() if p.dim() <= 1]
+    parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
+    decay = [p for p in parameters if p.dim() > 1]
+    plain = [p for p in parameters if p.dim() <= 1]
     groups = [{"params": decay, "weight_decay": args.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
 
@@ -168,7 +193,7 @@ def train(rank, args, sent, result):
     for step in range(args.steps):
         begun = time.perf_counter()
         parts = accumulate(tensors[f"inputs.{step % args.batches}"], tensors[f"targets.{step % args.batches}"])
-        clip(module, rank, args.stages, ends)
+        clip(parameters, wte, rank, args.stages, ends)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(sum(part.item() for part in parts))
@@ -176,11 +201,11 @@ def train(rank, args, sent, result):
     if args.stages > 1:
         dist.barrier()  # the first rank keeps the store: no rank may leave while another still uses it
         dist.destroy_process_group()
-    result[f"peak.{rank}"] = stage.peak if args.stages > 1 else 1
+    result[f"peak.{rank}"] = sum(stage.peak for stage in stages) if args.stages > 1 else 1
     if rank == 0:
         kept = sorted(seconds[2:])
         result.update(step_s=kept[len(kept) // 2], threads=args.threads, torch=torch.__version__)
-    if rank == args.stages - 1:
+    if last:
         result["losses"] = losses
 
 
@@ -190,6 +215,7 @@ def main():
     parser.add_argument("--heads", type=int, required=True)
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
+    parser.add_argument("--chunks", type=int, default=1, help="parts of the model on each rank")
     parser.add_argument("--microbatches", type=int, required=True)
     parser.add_argument("--cuts", default="", help="first layers of stages 1.., of: embedding, blocks, head")
     parser.add_argument("--threads", type=int, default=1)
@@ -201,8 +227,8 @@ def main():
     parser.add_argument("--port", type=int, default=29556)
     args = parser.parse_args()
     args.cuts = [int(cut) for cut in args.cuts.split(",") if cut]
-    if len(args.cuts) != args.stages - 1:
-        parser.error(f"--cuts names {len(args.cuts)} cuts, but --stages {args.stages} needs {args.stages - 1}")
+    if len(args.cuts) != args.stages * args.chunks - 1:
+        parser.error(f"--cuts names {len(args.cuts)} cuts, but {args.stages * args.chunks} parts need one less")
     if args.steps < 3:
         parser.error("--steps must be at least 3: the first two are not timed")
     if args.stages == 1:
@@ -210,7 +236,7 @@ def main():
         train(0, args, None, result)
     else:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
-        sent = torch.zeros(args.stages, 2, args.microbatches, dtype=torch.float64).share_memory_()
+        sent = torch.zeros(args.stages * args.chunks, 2, args.microbatches, dtype=torch.float64).share_memory_()
         with mp.Manager() as manager:
             shared = manager.dict()
             mp.spawn(train, args=(args, sent, shared), nprocs=args.stages)

@@ -238,6 +238,28 @@ class ResNet50(nn.Module):
         return F.cross_entropy(self.fc(x.mean((2, 3))).float(), targets)
 
 
+class Vgg11(nn.Module):
+    """torchvision's names; dropout off."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        features, inputs = [], 3
+        for width in (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool"):
+            if width == "pool":
+                features.append(nn.MaxPool2d(2))
+            else:
+                features += [nn.Conv2d(inputs, width, 3, 1, 1), nn.ReLU(inplace=True)]
+                inputs = width
+        self.features = nn.Sequential(*features)
+        classes = tensors["classifier.6.weight"].size(0)
+        hidden = [nn.Linear(512 * 49, 4096), nn.ReLU(inplace=True), nn.Identity(), nn.Linear(4096, 4096), nn.ReLU(inplace=True)]
+        self.classifier = nn.Sequential(*hidden, nn.Identity(), nn.Linear(4096, classes))
+        self.load_state_dict({name: tensors[name] for name, _ in self.named_parameters()})
+
+    def forward(self, x, targets):
+        return F.cross_entropy(self.classifier(self.features(x).flatten(1)), targets)
+
+
 def build(args, tensors):
     if args.model == "gpt":
         return Gpt(tensors, args.heads)
@@ -245,7 +267,7 @@ def build(args, tensors):
         return Llama(tensors, args.heads)
     if args.model == "mlp":
         return Mlp(tensors)
-    model = {"resnet18": ResNet18, "resnet50": ResNet50}[args.model](tensors)
+    model = {"resnet18": ResNet18, "resnet50": ResNet50, "vgg11": Vgg11}[args.model](tensors)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
         for name in [name for name in tensors if name.startswith("inputs.")]:
@@ -336,7 +358,7 @@ def train(rank, args, result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", required=True)
-    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "resnet18", "resnet50"], required=True)
+    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "resnet18", "resnet50", "vgg11"], required=True)
     parser.add_argument("--heads", type=int, default=1)
     parser.add_argument("--channels-last", action="store_true", help="images and weights of convolutions")
     parser.add_argument("--ranks", type=int, default=1)

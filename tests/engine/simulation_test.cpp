@@ -9,6 +9,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/engine/executor.h"
+#include "trireme/spec/action_list.h"
+#include "trireme/spec/action_table.h"
 
 namespace trireme {
 namespace {
@@ -19,7 +21,7 @@ constexpr auto gpipe = ScheduleKind::gpipe, f1b1 = ScheduleKind::one_forward_one
                arrival = ScheduleKind::arrival;
 
 ScheduleMaker maker(ScheduleKind kind, bool deterministic = false) {
-  return [=](StagePlace place) { return make_schedule(kind, place, 0, deterministic); };
+  return [=](const StagePlace& place) { return make_schedule(kind, place, {.deterministic = deterministic}); };
 }
 
 PipelineReport simulated(ScheduleKind kind, int stages, int microbatches, double message_s = 0) {
@@ -56,9 +58,139 @@ TEST(SimulatedPipeline, HoldsAsManyMicrobatchesAsTheFormulaSays) {
   }
 }
 
+Mesh mesh_of(ScheduleKind kind, int stages, int chunks = 0) {
+  return make_mesh({.pipe = stages, .schedule = kind, .chunks = chunks}, stages);
+}
+
+std::vector<StageCost> thirds(int stages) { return std::vector<StageCost>(static_cast<size_t>(stages), {1, 2, 0}); }
+
+// v chunks a rank: a v-th of 1f1b's bubble, for every number of microbatches that is not below that of stages.
+TEST(SimulatedPipeline, InterleavedHasTheBubbleOfTheFormula) {
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (const int chunks : {1, 2, 3, 4}) {
+      const auto mesh = mesh_of(ScheduleKind::interleaved, stages, chunks);
+      for (int microbatches = 1; microbatches < 24; ++microbatches) {
+        const auto report = simulate_pipeline(maker(ScheduleKind::interleaved), mesh, microbatches, thirds(stages));
+        if (microbatches < stages) continue;  // it ends
+        EXPECT_NEAR(report.step_s, 3.0 * microbatches + 3.0 * (stages - 1) / chunks, 1e-9)
+            << stages << " stages, " << chunks << " chunks, " << microbatches << " microbatches";
+        // Warm-up and one more, of chunks.
+        const int ahead = 2 * (stages - 1) + (chunks - 1) * (microbatches / (microbatches / stages)) + 1;
+        if (microbatches % stages == 0) {
+          EXPECT_EQ(report.in_flight[0], std::min(ahead, chunks * microbatches));
+        }
+      }
+    }
+  }
+}
+
+// A third of 1f1b's bubble in its memory (H1); with more in flight a rank waits only before its first and after its
+// last pass (H2); as a V half of H1's wait in H1's memory.
+TEST(SimulatedPipeline, ZeroBubbleHasTheBubbleOfTheFormula) {
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (const int more : {0, 1, 2}) {
+      const int microbatches = stages * (more + 1);
+      const auto h1 = simulate_pipeline(maker(ScheduleKind::zero_bubble), microbatches, thirds(stages));
+      EXPECT_NEAR(h1.step_s, 3.0 * microbatches + stages - 1, 1e-9) << stages << " stages, " << microbatches;
+      for (const int held : h1.in_flight) EXPECT_EQ(held, stages);
+      const ScheduleMaker roomy = [](const StagePlace& place) {
+        return make_schedule(ScheduleKind::zero_bubble, place, {.in_flight = 2 * place.stages - 1});
+      };
+      const auto h2 = simulate_pipeline(roomy, 2 * microbatches, thirds(stages));
+      for (int s = 0; s < stages; ++s) {
+        double first = 1e9, last = 0, busy = 0;
+        for (const auto& span : h2.spans) {
+          if (span.rank != s) continue;
+          first = std::min(first, span.begin_s);
+          last = std::max(last, span.end_s);
+          busy += span.end_s - span.begin_s;
+        }
+        EXPECT_NEAR(last - first, busy, 1e-9) << "stage " << s << " of " << stages;
+        EXPECT_EQ(h2.in_flight[static_cast<size_t>(s)], 2 * stages - 1);
+      }
+      const auto vee = mesh_of(ScheduleKind::zero_bubble_v, stages);
+      const auto v = simulate_pipeline(maker(ScheduleKind::zero_bubble_v), vee, 2 * microbatches, thirds(stages));
+      EXPECT_LE(v.step_s, 6.0 * microbatches + (stages - 1) / 2.0 + 1e-9) << stages << " stages as a V";
+      for (const int held : v.in_flight) EXPECT_LE(held, 2 * stages);
+    }
+  }
+}
+
+// Whatever the replicas of each stage and the microbatches: every schedule ends, and deals each pass once.
+TEST(SimulatedPipeline, EndsWithUnequalReplicas) {
+  const std::vector<std::vector<int64_t>> layouts{{3, 1}, {1, 3}, {2, 1, 1}, {1, 2, 3}, {4, 1, 2}, {5, 3}, {15, 1}};
+  for (const auto kind :
+       {gpipe, f1b1, arrival, ScheduleKind::interleaved, ScheduleKind::zero_bubble, ScheduleKind::zero_bubble_v}) {
+    for (const auto& replicas : layouts) {
+      const auto stages = static_cast<int>(replicas.size());
+      int ranks = 0;
+      for (const int64_t one : replicas) ranks += static_cast<int>(one);
+      const auto mesh = make_mesh({.pipe = stages, .schedule = kind, .replicas = replicas}, ranks);
+      for (int microbatches = 1; microbatches <= 21; microbatches += 4) {
+        const auto report = simulate_pipeline(maker(kind), mesh, microbatches, thirds(stages));
+        const bool split = kind == ScheduleKind::zero_bubble || kind == ScheduleKind::zero_bubble_v;
+        EXPECT_EQ(report.spans.size(), static_cast<size_t>((split ? 3 : 2) * stages * mesh.chunks * microbatches));
+      }
+    }
+  }
+}
+
+// PipeDream's 15-1: fifteen ranks with fifteen times the work of the last one keep it busy.
+TEST(SimulatedPipeline, ManyReplicasFeedOne) {
+  const auto mesh = make_mesh({.pipe = 2, .replicas = {15, 1}}, 16);
+  const auto report = simulate_pipeline(maker(f1b1), mesh, 150, {{15, 30, 0}, {1, 2, 0}});
+  EXPECT_LT(report.idle_s.back() / report.step_s, 0.12);
+}
+
+TEST(ActionTable, ReadsWhatItWrites) {
+  for (const auto kind :
+       {gpipe, f1b1, ScheduleKind::interleaved, ScheduleKind::zero_bubble, ScheduleKind::zero_bubble_v}) {
+    const auto mesh = mesh_of(kind, 4);
+    std::vector<ActionList> rows;
+    for (int s = 0; s < 4; ++s) {
+      const auto schedule = make_schedule(kind, place_of(mesh, s, 0, 8), {});
+      rows.push_back(dynamic_cast<const ListSchedule&>(*schedule).actions());
+    }
+    const auto table = parse_action_table(action_table_text(rows, mesh.vee), "table");
+    EXPECT_EQ(table.rows, rows);
+    EXPECT_EQ(table.vee, mesh.vee);
+    EXPECT_EQ(table.chunks, mesh.chunks);
+    EXPECT_EQ(table.microbatches, 8);
+    const ScheduleMaker listed = [&](const StagePlace& place) {
+      return std::make_unique<ListSchedule>("table", table.actions_of(place));
+    };
+    EXPECT_EQ(simulate_pipeline(listed, mesh, 8, thirds(4)).step_s,
+              simulate_pipeline(maker(kind), mesh, 8, thirds(4)).step_s);
+  }
+}
+
+TEST(ActionTable, RefusesWhatItCannotBe) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      parse_action_table(text, "t.csv");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_status(), 2);
+      return error.what();
+    }
+    return "(accepted)";
+  };
+  EXPECT_EQ(refusal("0F0,0B0\n1F0,,1B0\n"), "(accepted)");
+  EXPECT_EQ(refusal("0F0,0I0,0W0\n1F0,1B0\n"), "(accepted)");
+  EXPECT_EQ(refusal(""), "t.csv holds no actions");
+  EXPECT_THAT(refusal("0F0,0X0"), HasSubstr("t.csv, row 1, cell 2: '0X0' is no action; one is like 0F3"));
+  EXPECT_THAT(refusal("0F0,0B"), HasSubstr("'0B' is no action"));
+  EXPECT_THAT(refusal("0F0,0B-1"), HasSubstr("'0B-1' is no action"));
+  EXPECT_THAT(refusal("0F0,0F0,0B0"), HasSubstr("row 1: forward of microbatch 0 through part 0 is there twice"));
+  EXPECT_THAT(refusal("0F0,0F1,0B0"), HasSubstr("row 1: backward of microbatch 1 through part 0 is missing"));
+  EXPECT_THAT(refusal("0F0,0B0\n0F0,1B0\n"), HasSubstr("row 2: part 0 belongs to row 1"));
+  EXPECT_THAT(refusal("0F0,0B0\n1F0,1B0,2F0,2B0\n"), HasSubstr("2 rows and speaks of 3 parts"));
+}
+
 // What a list forces to wait, arrival fills with other microbatches, if it may have more of them in flight.
 TEST(SimulatedPipeline, ArrivalBearsSlowMessages) {
-  const ScheduleMaker more = [](StagePlace place) { return make_schedule(arrival, place, 2 * place.stages, false); };
+  const ScheduleMaker more = [](const StagePlace& place) {
+    return make_schedule(arrival, place, {.in_flight = 2 * place.stages});
+  };
   for (const double message_s : {0.5, 2.0}) {
     const double seconds = simulate_pipeline(more, 16, std::vector<StageCost>(4, {1, 2, message_s})).step_s;
     EXPECT_LT(seconds, simulated(f1b1, 4, 16, message_s).step_s);
@@ -74,7 +206,7 @@ TEST(SimulatedPipeline, ASlowStageSetsThePace) {
 
 TEST(SimulatedPipeline, SaysWhatAListThatCannotEndIsMissing) {
   // Each stage waits for the other: stage 0 wants B0 before F1, stage 1 F1 before B0.
-  const ScheduleMaker make = [](StagePlace place) {
+  const ScheduleMaker make = [](const StagePlace& place) {
     const auto F = TaskKind::forward, B = TaskKind::backward;
     const std::vector<StageAction> lists[] = {{{F, 0}, {B, 0}, {F, 1}, {B, 1}}, {{F, 0}, {F, 1}, {B, 0}, {B, 1}}};
     return std::make_unique<ListSchedule>("crossed", lists[place.stage]);
@@ -91,7 +223,7 @@ TEST(SimulatedPipeline, SaysWhatAListThatCannotEndIsMissing) {
 TEST(SimulatedPipeline, RefusesAScheduleThatHoldsMoreThanItSays) {
   class Modest final : public Schedule {
    public:
-    explicit Modest(StagePlace place) : list_("", gpipe_actions(place)) {}
+    explicit Modest(const StagePlace& place) : list_("", gpipe_actions(place)) {}
     const char* name() const override { return "modest"; }
     size_t choose(std::span<const ReadyTask> ready, const StageState& state) const override {
       return list_.choose(ready, state);
@@ -102,7 +234,8 @@ TEST(SimulatedPipeline, RefusesAScheduleThatHoldsMoreThanItSays) {
    private:
     ListSchedule list_;
   };
-  EXPECT_THROW(simulate_pipeline([](StagePlace place) { return std::make_unique<Modest>(place); }, 3, {{}, {}}), Error);
+  EXPECT_THROW(simulate_pipeline([](const StagePlace& place) { return std::make_unique<Modest>(place); }, 3, {{}, {}}),
+               Error);
 }
 
 // Every order in which the messages of a step can arrive and stages can get to run. A world is played from the start
@@ -149,7 +282,7 @@ class Explorer {
     auto world = std::make_unique<World>();
     for (int s = 0; s < stages_; ++s) {
       auto stage = std::make_unique<Stage>();
-      stage->schedule = make_schedule(kind_, {s, stages_, microbatches_}, 0, deterministic_);
+      stage->schedule = make_schedule(kind_, {s, stages_, microbatches_}, {.deterministic = deterministic_});
       for (int m = 0; m < microbatches_; ++m) {
         std::vector<TaskId> before;
         const auto wait_for = [&](int key) {

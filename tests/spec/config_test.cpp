@@ -74,6 +74,7 @@ model:
   rope_theta: 10000
   norm_epsilon: 1e-05
   tied: false
+  untied: false
   from: ''
   freeze: ''
   lora_rank: 0
@@ -125,7 +126,12 @@ parallel:
   cuts: []
   in_flight: 0
   deterministic: false
+  replicas: []
+  chunks: 0
+  schedule_file: ''
+  vertical_sync: false
 memory:
+  activations: keep
   limit_mb: 0
 sync:
   kind: allreduce
@@ -239,9 +245,9 @@ TEST_F(ConfigTest, EveryKeyMovesItsOwnFieldOnly) {
     RunConfig config;
     Settings settings = describe(config);
     const auto before = settings.text(key);
-    for (const char* value : {"7",     "0.25",     "true",     "false", "mlp",        "tokens",  "uint32", "bf16",
-                              "cuda",  "sgd",      "linear",   "mpi",   "root",       "forward", "gpipe",  "64",
-                              "local", "standard", "majority", "ring",  "stochastic", "relative"}) {
+    for (const char* value : {"7",     "0.25",     "true",     "false", "mlp",        "tokens",   "uint32",   "bf16",
+                              "cuda",  "sgd",      "linear",   "mpi",   "root",       "forward",  "gpipe",    "64",
+                              "local", "standard", "majority", "ring",  "stochastic", "relative", "recompute"}) {
       try {
         settings.override_with(key + "=" + value);
       } catch (const Error&) {

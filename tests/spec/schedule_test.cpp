@@ -1,5 +1,6 @@
 // What each schedule does with which microbatch, and what it chooses among tasks that are ready.
 #include "trireme/spec/schedule.h"
+#include "trireme/spec/action_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,13 +85,13 @@ TEST(Schedule, ArrivalInOrderKeepsTheMicrobatchesInTheirOrder) {
 }
 
 TEST(Schedule, ByName) {
-  EXPECT_STREQ(make_schedule(ScheduleKind::gpipe, {0, 2, 4}, 0, false)->name(), "gpipe");
-  EXPECT_STREQ(make_schedule(ScheduleKind::one_forward_one_backward, {0, 2, 4}, 0, false)->name(), "1f1b");
-  const auto arrival = make_schedule(ScheduleKind::arrival, {0, 4, 9}, 0, false);
+  EXPECT_STREQ(make_schedule(ScheduleKind::gpipe, {0, 2, 4}, {})->name(), "gpipe");
+  EXPECT_STREQ(make_schedule(ScheduleKind::one_forward_one_backward, {0, 2, 4}, {})->name(), "1f1b");
+  const auto arrival = make_schedule(ScheduleKind::arrival, {0, 4, 9}, {});
   EXPECT_STREQ(arrival->name(), "arrival");
   EXPECT_EQ(arrival->in_flight(), 4);
-  EXPECT_EQ(make_schedule(ScheduleKind::arrival, {0, 4, 9}, 7, false)->in_flight(), 7);
-  EXPECT_EQ(make_schedule(ScheduleKind::arrival, {0, 4, 2}, 7, false)->in_flight(), 2);
+  EXPECT_EQ(make_schedule(ScheduleKind::arrival, {0, 4, 9}, {.in_flight = 7})->in_flight(), 7);
+  EXPECT_EQ(make_schedule(ScheduleKind::arrival, {0, 4, 2}, {.in_flight = 7})->in_flight(), 2);
 }
 
 }  // namespace

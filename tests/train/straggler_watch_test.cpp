@@ -18,21 +18,21 @@ using testing::Not;
 
 TEST(StragglerWatch, NamesRankHostFactorAndShares) {
   const Straggler slow{.rank = 1, .busy_s = 0.4, .others_s = 0.2, .stage_s = {0.2, 0.4}};
-  EXPECT_EQ(describe(slow, "node7", {.stages = 1, .replicas = 2}, deal(16, 2)),
+  EXPECT_EQ(describe(slow, "node7", {.stages = 1, .replicas_by_stage = {2}}, deal(16, 2)),
             "rank 1 on host node7 keeps the others waiting: it is busy for 400.0 ms of a step, they for 200.0 ms (2.0 "
             "times as long, medians of 20 steps). See what else runs there, or deal it fewer samples with "
             "parallel.shares=[11,5]");
   // Shares that are wrong already are put right.
   EXPECT_THAT(
-      describe({.rank = 0, .busy_s = 3, .others_s = 1, .stage_s = {3, 1}}, "node7", {1, 2}, deal(16, 2, {3, 1})),
+      describe({.rank = 0, .busy_s = 3, .others_s = 1, .stage_s = {3, 1}}, "node7", {1, {2}}, deal(16, 2, {3, 1})),
       HasSubstr("parallel.shares=[8,8]"));
-  EXPECT_THAT(describe(slow, "node7", {1, 2}, deal(2, 2)),
+  EXPECT_THAT(describe(slow, "node7", {1, {2}}, deal(2, 2)),
               AllOf(HasSubstr("too few samples"), Not(HasSubstr("parallel.shares"))));
 }
 
 TEST(StragglerWatch, SpeaksOfTheStage) {
   const Straggler slow{.rank = 3, .busy_s = 0.4, .others_s = 0.2, .stage_s = {0.2, 0.4}};
-  EXPECT_THAT(describe(slow, "node7", {.stages = 2, .replicas = 2}, deal(12, 2)),
+  EXPECT_THAT(describe(slow, "node7", {.stages = 2, .replicas_by_stage = {2, 2}}, deal(12, 2)),
               AllOf(HasSubstr("rank 3 on host node7 keeps the other replicas of stage 1 waiting"),
                     HasSubstr("parallel.shares=[8,4]")));
 }

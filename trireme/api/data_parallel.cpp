@@ -45,7 +45,7 @@ ReplicatedModule::ReplicatedModule(std::shared_ptr<torch::nn::Module> module, Wo
       buffers_(adopt_buffers(*module_, "")),
       executor_(world.recorder(), clock_, &world.communicator()),
       totals_(at::zeros({1}, at::kDouble)),
-      schedule_(make_schedule(ScheduleKind::gpipe, {}, 0, false)) {
+      schedule_(make_schedule(ScheduleKind::gpipe, {}, {})) {
   const auto precision = precision_of(parameters_);
   check_same_parameters(parameters_, world.communicator());
   const auto device = parameters_.front()->value.device();
@@ -54,7 +54,7 @@ ReplicatedModule::ReplicatedModule(std::shared_ptr<torch::nn::Module> module, Wo
       [&](int64_t bytes, int) { return world.communicator().allocate(bytes, everybody, device); });
   sync_ = std::make_unique<GradientSync>(SyncConfig{}, *store_, world.communicator(), GradientSync::Groups{}, executor_,
                                          totals_);
-  sync_->add_tasks(graph_);
+  sends_ = sync_->add_tasks(graph_);
   store_->account(world.recorder().memory());
   if (world.size() > 1 && options.batch_norm == BatchNormKind::synchronised)
     replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
@@ -104,9 +104,15 @@ void ReplicatedModule::run_backward(const at::Tensor& loss, double weight, bool 
   begin_step();
   // What the optimizer saw after the last step would be added to.
   for (const auto& parameter : parameters_) parameter->value.mutable_grad().reset();
-  sync_->begin_backward(last);
+  if (last) {
+    sync_->begin_step(1, sends_);
+  } else {
+    sync_->hold();
+  }
+  GradientSync::begin_pass(parameters_);
   loss.backward(at::full_like(loss, weight));
-  sync_->end_backward(last);
+  sync_->end_pass(parameters_);
+  if (last) sync_->check_complete();
 }
 
 void ReplicatedModule::accumulate(const at::Tensor& loss, std::optional<double> weight) {

@@ -73,6 +73,7 @@ class ReplicatedModule {
   Executor executor_;
   at::Tensor totals_;
   std::unique_ptr<GradientSync> sync_;
+  GradientSync::Sends sends_;
   std::unique_ptr<Schedule> schedule_;
   GatherReplicas replicas_;  // empty: BatchNorms see this rank's samples
   Graph graph_;

@@ -19,7 +19,7 @@ void add_pipeline(CLI::App& command, Action& chosen) {
   auto json = std::make_shared<bool>(false);
   auto* pipeline = command.add_subcommand("pipeline", "A GPT in stages beside torch.distributed.pipelining");
   pipeline->footer("Example: trireme bench pipeline --case small --plot pictures");
-  pipeline->add_option("--case", options->only, "large, small, jitter or engine (default: all)")
+  pipeline->add_option("--case", options->only, "large, small, jitter, schedules, bubble or engine (default: all)")
       ->check(CLI::IsMember({"large", "small", "jitter", "engine"}));
   pipeline->add_option("--stages", options->stages, "Stages, one rank each")
       ->capture_default_str()
@@ -173,6 +173,8 @@ void add_bench(CLI::App& program, Action& chosen) {
       ->add_option("--codec", options->codec,
                    "Our sync.codec, such as auto; with one, beside DDP with its fp16 and PowerSGD hooks too")
       ->capture_default_str();
+  train->add_option("--set", options->settings,
+                    "Settings of ours, such as parallel.pipe=2; with some, beside a plain all-reduce of ours too");
   train->add_option("--python", options->python, "The Python that holds torch")->capture_default_str();
   train->add_flag("--json", *json, "Print one JSON object a line");
   train->callback([options, json, &chosen] {

@@ -5,9 +5,9 @@
 namespace trireme {
 
 TaskId Graph::add(TaskKind kind, int32_t index, Lane lane, std::function<void()> work, const std::vector<TaskId>& after,
-                  int32_t extra_signals) {
+                  int32_t extra_signals, int32_t chunk) {
   const auto id = static_cast<TaskId>(tasks_.size());
-  tasks_.push_back({kind, lane, index, extra_signals, std::move(work), {}});
+  tasks_.push_back({kind, lane, index, chunk, extra_signals, std::move(work), {}});
   for (TaskId before : after) add_dependency(id, before);
   return id;
 }
@@ -75,8 +75,12 @@ Executor::Progress Executor::run_one() {
   const TaskId task = ready_ids_[place];
   ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(place));
   ready_ids_.erase(ready_ids_.begin() + static_cast<std::ptrdiff_t>(place));
-  if (graph_->tasks_[task].kind == TaskKind::forward) ++state_.forwards;
-  if (graph_->tasks_[task].kind == TaskKind::backward) ++state_.backwards;
+  switch (graph_->tasks_[task].kind) {
+    case TaskKind::forward: ++state_.forwards; break;
+    case TaskKind::backward: ++state_.backwards; break;
+    case TaskKind::weights: ++state_.weights; break;
+    default: break;
+  }
   lock.unlock();
   run_compute(task);
   return Progress::ran;
@@ -99,6 +103,7 @@ void Executor::wait_for_work() {
   const TaskKind awaited = schedule_->awaited(state_);
   switch (awaited) {
     case TaskKind::forward: idle_.forward_s += seconds; break;
+    case TaskKind::weights:
     case TaskKind::backward: idle_.backward_s += seconds; break;
     default: idle_.reduce_s += seconds; break;
   }
@@ -126,6 +131,7 @@ void Executor::run_compute(TaskId task) {
   if (trace) {
     trace->add({.name = name(entry.kind),
                 .index = entry.index,
+                .chunk = entry.chunk,
                 .step = recorder_.step(),
                 .begin_ns = begun,
                 .end_ns = monotonic_ns()});
@@ -154,7 +160,7 @@ void Executor::signal(TaskId task) {
     return;
   }
   std::lock_guard lock(mutex_);
-  ready_.push_back({entry.kind, entry.index, task});
+  ready_.push_back({entry.kind, entry.index, task, entry.chunk});
   ready_ids_.push_back(task);
   changed_.notify_one();
 }

@@ -51,9 +51,10 @@ class Helper {
 
 class Graph {
  public:
-  // `extra_signals`: how many signals from outside (hooks, messages) the task waits for besides `after`.
+  // `extra_signals`: how many signals from outside (hooks, messages) the task waits for besides `after`. `chunk`: of a
+  // pass, which of the rank's parts of the model it goes through.
   TaskId add(TaskKind kind, int32_t index, Lane lane, std::function<void()> work, const std::vector<TaskId>& after = {},
-             int32_t extra_signals = 0);
+             int32_t extra_signals = 0, int32_t chunk = 0);
   void add_dependency(TaskId task, TaskId after);
   size_t size() const { return tasks_.size(); }
 
@@ -63,6 +64,7 @@ class Graph {
     TaskKind kind;
     Lane lane;
     int32_t index;
+    int32_t chunk;
     int32_t waits;  // signals needed before it may run
     std::function<void()> work;
     std::vector<TaskId> successors;

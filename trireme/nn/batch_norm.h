@@ -14,11 +14,13 @@
 
 namespace trireme {
 
+constexpr double batch_norm_momentum = 0.1;
+
 struct BatchNorm {
   ParameterPtr gain, bias;
   BufferPtr mean, variance, batches;  // running_mean, running_var, num_batches_tracked
   double epsilon = 1e-5;
-  double momentum = 0.1;  // the share of a microbatch in the running averages
+  double momentum = batch_norm_momentum;  // the share of a microbatch in the running averages
 };
 
 // relu(normalised x + residual), where `relu` is asked for and `residual_BCHW` is defined.

@@ -129,10 +129,15 @@ class Block final : public Layer {
 class Head final : public Layer {
  public:
   Head(const ModelConfig& config, const ParameterPtr& tokens)
-      : Layer("head"), width_(config.width), context_(config.context), epsilon_(config.norm_epsilon) {
+      : Layer("head"),
+        width_(config.width),
+        context_(config.context),
+        epsilon_(config.norm_epsilon),
+        untied_(config.untied) {
     gain_ = add("ln_f.weight", {config.width}, Initial::ones());
     bias_ = add("ln_f.bias", {config.width}, Initial::zeros());
-    tokens_ = share(tokens);
+    tokens_ =
+        untied_ ? add("lm_head.weight", {tokens->value.size(0), config.width}, Initial::normal(0.02)) : share(tokens);
   }
 
   at::Tensor forward(const at::Tensor& x_BTC, const Pass&) override {
@@ -147,8 +152,8 @@ class Head final : public Layer {
         product_flops(static_cast<double>(context_), static_cast<double>(width_), static_cast<double>(vocab));
     spec.backward_flops = 2 * spec.forward_flops;
     spec.depth = product_depth(static_cast<double>(width_)) + std::log2(static_cast<double>(width_));
-    spec.parameters = gain_->value.numel() + bias_->value.numel();
-    spec.tied = tokens_->value.numel();
+    spec.parameters = gain_->value.numel() + bias_->value.numel() + (untied_ ? tokens_->value.numel() : 0);
+    spec.tied = untied_ ? 0 : tokens_->value.numel();
     spec.activations = context_ * (2 * width_ + vocab);
     spec.output = context_ * vocab;
     return spec;
@@ -157,6 +162,7 @@ class Head final : public Layer {
  private:
   int64_t width_, context_;
   double epsilon_;
+  bool untied_;
   ParameterPtr gain_, bias_, tokens_;
 };
 

@@ -21,7 +21,7 @@ at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets
 
 class Model {
  public:
-  std::vector<std::unique_ptr<Layer>> layers;
+  std::vector<std::shared_ptr<Layer>> layers;  // shared with the parts that a model is cut into
   std::vector<Skip> skips;
   // Of the output and the targets: the sum over all items of the batch.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)> loss = cross_entropy_sum;

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <set>
+
 #include "trireme/nn/product.h"
 
 namespace trireme {
@@ -60,9 +62,21 @@ void GradientSlot::add_rows(const at::Tensor& places, const at::Tensor& rows) {
   written();
 }
 
-void GradientSlot::add_computed(std::function<at::Tensor()> gradient) {
-  if (deferred) return deferred->writes.push_back({this, {}, {}, std::move(gradient)});
+void GradientSlot::add_computed(std::function<at::Tensor()> gradient, const at::Tensor& left, const at::Tensor& right) {
+  if (deferred) return deferred->writes.push_back({this, left, right, std::move(gradient)});
   add(gradient());
+}
+
+int64_t DeferredGradients::bytes() const {
+  std::set<const void*> seen;
+  int64_t sum = 0;
+  for (const auto& write : writes) {
+    for (const auto* tensor : {&write.left, &write.right}) {
+      if (!tensor->defined() || !seen.insert(tensor->storage().unsafeGetStorageImpl()).second) continue;
+      sum += static_cast<int64_t>(tensor->storage().nbytes());
+    }
+  }
+  return sum;
 }
 
 void DeferredGradients::compute() {

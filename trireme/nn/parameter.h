@@ -27,7 +27,8 @@ struct GradientSlot {
   void add_column_sums(const at::Tensor& rows);                       // view (+)= sum over the first dim
   void add_rows(const at::Tensor& places, const at::Tensor& rows);    // view[places[i]] (+)= rows[i]
   void add_nothing();                                                 // view (+)= 0
-  void add_computed(std::function<at::Tensor()> gradient);            // view (+)= what it gives, now or put off
+  // view (+)= what `gradient` gives, now or put off, from these two tensors.
+  void add_computed(std::function<at::Tensor()> gradient, const at::Tensor& left, const at::Tensor& right);
 
  private:
   friend struct DeferredGradients;
@@ -43,11 +44,12 @@ struct DeferredGradients {
   struct Write {
     GradientSlot* slot = nullptr;
     at::Tensor left, right;                // a product; without `right` the column sums of `left`
-    std::function<at::Tensor()> gradient;  // set: what it gives, instead
+    std::function<at::Tensor()> gradient;  // set: what it gives, instead, from these two
   };
   std::vector<Write> writes;
 
-  void compute();  // in the order in which they were put off
+  void compute();         // in the order in which they were put off
+  int64_t bytes() const;  // of the tensors that they keep alive, each once
 };
 
 // How a parameter starts: a distribution and its scale.

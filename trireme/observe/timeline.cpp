@@ -14,6 +14,7 @@ constexpr double left = 210, width = 1150, row = 30, gap = 8, top = 46;
 const char* color_of(std::string_view what) {
   if (what == "forward" || what == "evaluate") return "#5b8ff9";
   if (what == "backward") return "#61ddaa";
+  if (what == "weights") return "#2fa57a";
   if (what == "optimize") return "#f6bd16";
   if (what == "norm" || what == "decide") return "#c2a5cf";
   return "#a0a7b4";
@@ -46,7 +47,7 @@ std::string timeline_svg(const std::vector<RankTimeline>& ranks) {
       "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       left + width + 20, height);
   double legend = left;
-  for (const char* what : {"forward", "backward", "norm", "optimize"}) {
+  for (const char* what : {"forward", "backward", "weights", "norm", "optimize"}) {
     svg += fmt::format(
         "<rect x=\"{:.0f}\" y=\"14\" width=\"14\" height=\"14\" fill=\"{}\"/>"
         "<text x=\"{:.0f}\" y=\"25\">{}</text>\n",
@@ -64,12 +65,14 @@ std::string timeline_svg(const std::vector<RankTimeline>& ranks) {
       const std::string_view what = span.name.text;
       const double x = left + width * static_cast<double>(span.begin_ns + ranks[r].offset_ns - begin) / length;
       const double w = std::max(0.5, width * static_cast<double>(span.end_ns - span.begin_ns) / length);
-      const auto title = span.index < 0 ? std::string(what) : fmt::format("{} {}", what, span.index);
+      auto title = span.index < 0 ? std::string(what) : fmt::format("{} {}", what, span.index);
+      if (span.chunk > 0) title += fmt::format(" of chunk {}", span.chunk);
       svg += fmt::format(
-          "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" "
+          "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" fill-opacity=\"{:.2f}\" "
           "stroke=\"white\" stroke-width=\"0.5\"><title>{}, {:.2f} ms</title></rect>\n",
-          x, y, w, row, color_of(what), title, static_cast<double>(span.end_ns - span.begin_ns) * 1e-6);
-      const bool pass = what == "forward" || what == "backward";
+          x, y, w, row, color_of(what), std::max(0.3, 1 - 0.4 * span.chunk), title,
+          static_cast<double>(span.end_ns - span.begin_ns) * 1e-6);
+      const bool pass = what == "forward" || what == "backward" || what == "weights";
       if (pass && w > 14) {
         svg += fmt::format("<text x=\"{:.2f}\" y=\"{:.0f}\" text-anchor=\"middle\">{}</text>\n", x + w / 2, y + 20,
                            span.index);

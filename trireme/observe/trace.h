@@ -29,6 +29,7 @@ struct TraceSpan {
   TraceTrack track = TraceTrack::compute;
   TraceName name;
   int64_t index = -1;  // of the microbatch or bucket, -1: none
+  int32_t chunk = 0;   // of a pass: which of the rank's parts of the model
   int64_t step = -1;
   int64_t begin_ns = 0, end_ns = 0;  // monotonic_ns() of this host
   // The arrow that leaves this span and the one that comes to it, 0: none. Perfetto lets an arrow point at the span

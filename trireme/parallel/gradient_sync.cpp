@@ -1,6 +1,7 @@
 #include "trireme/parallel/gradient_sync.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "trireme/base/error.h"
@@ -71,41 +72,43 @@ GradientSync::~GradientSync() {
   }
 }
 
-void GradientSync::add_tasks(Graph& graph) {
+GradientSync::Sends GradientSync::add_tasks(Graph& graph) {
   auto& buckets = store_.buckets();
+  Sends tasks;
   for (size_t b = 0; b < buckets.size() && !order_; ++b) {
-    tasks_.push_back(graph.add(
-        TaskKind::reduce, static_cast<int32_t>(b), Lane::wire,
-        [this, b] {
-          const auto& bucket = store_.buckets()[b];
-          const Group group = groups_.of(bucket);
-          if (communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
-          const auto done = [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); };
-          if (kind_ == SyncKind::root) {
-            communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);
-          } else if (sums_) {
-            sums_->start(b, bucket.gradients, "reduce bucket", done);
-          } else {
-            communicator_.all_reduce(bucket.gradients, ReduceOp::sum, "reduce bucket", done, group);
-          }
-        },
-        {}, /*extra_signals=*/1));
+    const auto send = [this, b] {
+      const auto& bucket = store_.buckets()[b];
+      const Group group = groups_.of(bucket);
+      if (communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
+      const auto done = [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); };
+      if (kind_ == SyncKind::root) {
+        communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);
+      } else if (sums_) {
+        sums_->start(b, bucket.gradients, "reduce bucket", done);
+      } else {
+        communicator_.all_reduce(bucket.gradients, ReduceOp::sum, "reduce bucket", done, group);
+      }
+    };
+    tasks.push_back(graph.add(TaskKind::reduce, static_cast<int32_t>(b), Lane::wire, send, {}, /*extra_signals=*/1));
   }
+  return tasks;
 }
 
-void GradientSync::begin_backward(bool last) {
-  sending_ = last;
+void GradientSync::begin_step(int64_t passes, const Sends& sends) {
   next_ = 0;
+  tasks_ = sends;
   missing_ = expected_;
-  for (auto& bucket : store_.buckets()) {
-    for (auto& stored : bucket.parameters) stored.parameter->gradient.writes = 0;
-  }
-  if (last && order_) order_->begin();
+  for (auto& missing : missing_) missing *= passes;
+  if (order_) order_->begin();
+}
+
+void GradientSync::hold() {
+  next_ = 0;
+  missing_.assign(expected_.size(), std::numeric_limits<int64_t>::max());
 }
 
 // Called by autograd's thread inside the backward pass: starts what is complete and returns.
 void GradientSync::arrived(size_t bucket) {
-  if (!sending_) return;
   --missing_[bucket];
   const size_t before = next_;
   for (; next_ < missing_.size() && missing_[next_] <= 0; ++next_) {
@@ -114,16 +117,16 @@ void GradientSync::arrived(size_t bucket) {
   if (order_ && next_ > before) order_->ready(next_);
 }
 
-// What the pass did not use has no gradient from it.
-void GradientSync::fill_in() {
+void GradientSync::begin_pass(const ParameterList& parameters) {
+  for (const auto& parameter : parameters) parameter->gradient.writes = 0;
+}
+
+void GradientSync::end_pass(const ParameterList& parameters) {
   std::vector<std::string> unused;
-  for (auto& bucket : store_.buckets()) {
-    for (auto& stored : bucket.parameters) {
-      auto& parameter = *stored.parameter;
-      if (!parameter.optional || parameter.gradient.writes > 0) continue;
-      unused.push_back(parameter.name);
-      parameter.gradient.add_nothing();
-    }
+  for (const auto& parameter : parameters) {
+    if (!parameter->optional || parameter->gradient.writes > 0 || !parameter->trained) continue;
+    unused.push_back(parameter->name);
+    parameter->gradient.add_nothing();
   }
   if (unused.empty() || told_unused_) return;
   told_unused_ = true;
@@ -131,12 +134,10 @@ void GradientSync::fill_in() {
             unused.front());
 }
 
-void GradientSync::end_backward(bool last) {
-  fill_in();
-  if (last && next_ != missing_.size()) {
-    fail("the backward pass left bucket {} without {} of its {} gradients", next_, missing_[next_], expected_[next_]);
-  }
-  sending_ = false;
+void GradientSync::check_complete() const {
+  if (next_ == missing_.size()) return;
+  fail("the backward passes left bucket {} without {} of the gradients that a microbatch gives {} of", next_,
+       missing_[next_], expected_[next_]);
 }
 
 void GradientSync::sum_totals(TaskId task) {

@@ -42,15 +42,20 @@ class GradientSync {
                Executor& executor, const at::Tensor& totals, BucketSums* sums = nullptr);
   ~GradientSync();
 
-  // Adds to the step's graph a wire task for each bucket; the compute tasks that need bucket b wait for task_of(b).
-  // Without them nothing is sent (loose_sync).
-  void add_tasks(Graph& graph);
-  TaskId task_of(size_t bucket) const { return tasks_[bucket]; }
+  // Adds to a step's graph a wire task for each bucket: the compute tasks that need bucket b wait for the b-th of them.
+  using Sends = std::vector<TaskId>;
+  Sends add_tasks(Graph& graph);
 
-  // Before the backward pass of a microbatch; only the last one of a step sends anything.
-  void begin_backward(bool last);
-  // After it: every gradient must have come, or is zero where its parameter may be left out.
-  void end_backward(bool last);
+  // Before the first backward pass of a step of so many: a bucket is sent, by these tasks, when all of them have
+  // written it. Without tasks nothing is sent (loose_sync).
+  void begin_step(int64_t passes, const Sends& sends);
+  // Until then nothing is sent: backward passes before the last one of a step whose number nobody knows yet.
+  void hold();
+  // Around a backward pass through layers with these parameters: what it leaves out, where it may, has no gradient.
+  static void begin_pass(const ParameterList& parameters);
+  void end_pass(const ParameterList& parameters);
+  // When all gradients of the step should have come: fails where some have not.
+  void check_complete() const;
 
   // Sums the totals, by the same road as the buckets and after them; completes the task.
   void sum_totals(TaskId task);
@@ -80,18 +85,16 @@ class GradientSync {
 
   void choose_roots();
   void arrived(size_t bucket);
-  void fill_in();
 
   const SyncKind kind_;
   ParameterStore& store_;
   Communicator& communicator_;
   const Groups groups_;
   Executor& executor_;
-  std::vector<TaskId> tasks_;
-  std::vector<int64_t> expected_;  // writes that complete each bucket
-  std::vector<int64_t> missing_;   // of the pass that runs now
+  Sends tasks_;                    // of the step that runs
+  std::vector<int64_t> expected_;  // writes of one microbatch, by bucket
+  std::vector<int64_t> missing_;   // in this step
   size_t next_ = 0;                // buckets leave in order: this one is next
-  bool sending_ = false;
   bool told_unused_ = false;
   const at::Tensor totals_;
   BucketSums* sums_;

@@ -38,7 +38,7 @@ std::vector<Analysis::Split> Analysis::splits() const {
     if (static_cast<size_t>(p) <= table.layers.size()) {
       ParallelConfig parallel;
       parallel.pipe = p;
-      split.begins = stage_begins(table, parallel);
+      split.begins = part_begins(table, parallel, make_mesh(parallel, static_cast<int>(parallel.pipe)));
       double largest = 0;
       for (size_t stage = 0; stage < split.begins.size(); ++stage) {
         const auto first = static_cast<size_t>(split.begins[stage]);

@@ -1,6 +1,7 @@
 #include "trireme/spec/config.h"
 
 #include "trireme/spec/source_model.h"
+#include "trireme/spec/parallel_settings.h"
 #include "trireme/spec/sync_settings.h"
 
 namespace trireme {
@@ -59,7 +60,9 @@ void describe_model(Settings& settings, ModelConfig& model) {
       .at_least(0);
   settings.add("model.rope_theta", model.rope_theta, "Base of the rotary positions' angles (llama only).").above(0);
   settings.add("model.norm_epsilon", model.norm_epsilon, "Added to the variance in every norm (gpt, llama).").above(0);
-  settings.add("model.tied", model.tied, "Whether the head shares the token embedding (llama; gpt always does).");
+  settings.add("model.tied", model.tied,
+               "Whether the head shares the token embedding (llama; gpt does unless untied).");
+  settings.add("model.untied", model.untied, "Whether the head has a table of its own (gpt only).");
 }
 
 void describe_fine_tuning(Settings& settings, ModelConfig& model) {
@@ -197,42 +200,6 @@ void describe_optimizer(Settings& settings, OptimizerConfig& optimizer) {
       .at_most(1);
 }
 
-void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfig& memory) {
-  settings.section("parallel", "How the work is split over ranks: stages of layers, and replicas of each stage.");
-  settings.add("parallel.pipe", parallel.pipe, "Stages that the layers are cut into, each on ranks of its own.")
-      .unit("stages")
-      .at_least(1);
-  settings.add("parallel.data", parallel.data, "Replicas of each stage; 0 = as many as the ranks allow.")
-      .unit("replicas")
-      .at_least(0);
-  settings
-      .add("parallel.shares", parallel.shares,
-           "How the samples of a batch are dealt: a number for each replica, such as its speed; empty = equally.")
-      .above(0);
-  settings.add_choice("parallel.schedule", parallel.schedule,
-                      {{"gpipe", ScheduleKind::gpipe},
-                       {"1f1b", ScheduleKind::one_forward_one_backward},
-                       {"arrival", ScheduleKind::arrival}},
-                      "All forward passes first, one forward and one backward in turn, or whatever has come.");
-  settings
-      .add("parallel.cuts", parallel.cuts,
-           "First layer of each stage but the first, counted from 0; empty = stages of about equal work.")
-      .at_least(1);
-  settings
-      .add("parallel.in_flight", parallel.in_flight,
-           "Most microbatches between their forward and backward pass (arrival only); 0 = as many as stages.")
-      .unit("microbatches")
-      .at_least(0);
-  settings.add("parallel.deterministic", parallel.deterministic,
-               "Whether microbatches keep their order (arrival only), so that two runs give the same bits.");
-  settings.section("memory", "What a rank may hold.");
-  settings
-      .add("memory.limit_mb", memory.limit_mb,
-           "A run whose ranks would need more than this is refused before the first step; 0 = no limit.")
-      .unit("MB")
-      .at_least(0);
-}
-
 void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConfig& watchdog, LogConfig& log) {
   settings.section("checkpoint", "What is kept of the run.");
   settings.add("checkpoint.every", checkpoint.every, "Steps between checkpoints; 0 = only at the end.")
@@ -327,6 +294,7 @@ void check(const RunConfig& config, const Settings& settings) {
   require(is_llama || model.kv_heads == 0, "model.kv_heads", "must be 0 with", "model.kind");
   require(is_llama || model.hidden == 0, "model.hidden", "must be 0 with", "model.kind");
   require(is_llama || !model.tied, "model.tied", "must be false with", "model.kind");
+  require(model.kind == ModelKind::gpt || !model.untied, "model.untied", "must be false with", "model.kind");
   require(reads || model.from.empty(), "model.from", "must be empty with", "model.kind");
   require(model.lora_rank == 0 || reads, "model.lora_rank", "must be 0 with", "model.kind");
   require(model.lora_rank == 0 || !model.from.empty(), "model.from", "must name a base with", "model.lora_rank");
@@ -348,17 +316,8 @@ void check(const RunConfig& config, const Settings& settings) {
   if (optimizer.warmup != OptimizerConfig{}.warmup) {
     require(optimizer.warmup <= train.steps, "optimizer.warmup", "must be at most", "train.steps");
   }
-  require(config.parallel.cuts.empty() || static_cast<int64_t>(config.parallel.cuts.size()) == config.parallel.pipe - 1,
-          "parallel.cuts", "must name one layer less than", "parallel.pipe");
-  require(config.parallel.shares.empty() || config.parallel.data == 0 ||
-              static_cast<int64_t>(config.parallel.shares.size()) == config.parallel.data,
-          "parallel.shares", "must be as many numbers as", "parallel.data");
-  require(config.parallel.in_flight == 0 || config.parallel.schedule == ScheduleKind::arrival, "parallel.in_flight",
-          "must be 0 with", "parallel.schedule");
+  check_parallel(config, settings);
   check_sync(config, settings);
-  require(config.parallel.schedule != ScheduleKind::arrival || config.parallel.pipe == 1 || config.parallel.data == 1 ||
-              !shares_statistics(model),
-          "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");
   require(config.comm.transport != TransportKind::nccl || train.device == DeviceKind::cuda, "train.device",
           "must be cuda with", "comm.transport");
   require(!looks_ahead || optimizer.momentum > 0, "optimizer.momentum", "must be above 0 with", "optimizer.nesterov");

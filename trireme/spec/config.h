@@ -55,6 +55,7 @@ struct ModelConfig {
   double rope_theta = 10000;
   double norm_epsilon = 1e-5;
   bool tied = false;
+  bool untied = false;
   std::string from;
   std::string freeze;
   int64_t lora_rank = 0;
@@ -122,9 +123,16 @@ struct ParallelConfig {
   std::vector<int64_t> cuts;
   int64_t in_flight = 0;
   bool deterministic = false;
+  std::vector<int64_t> replicas;
+  int64_t chunks = 0;
+  std::string schedule_file;
+  bool vertical_sync = false;
 };
 
+enum class ActivationKind { keep, recompute };
+
 struct MemoryConfig {
+  ActivationKind activations = ActivationKind::keep;
   double limit_mb = 0;
 };
 

@@ -83,7 +83,7 @@ ModelConfig read_gpt2(const Config& config) {
   config.require<int64_t>("n_inner", 4 * model.width, {4 * model.width});
   config.require<bool>("scale_attn_weights", true, {true});
   config.require<bool>("scale_attn_by_inverse_layer_idx", false, {false});
-  config.require<bool>("tie_word_embeddings", true, {true});
+  model.untied = !config.get<bool>("tie_word_embeddings", true);
   return model;
 }
 
@@ -149,7 +149,7 @@ ordered_json config_of(const ModelConfig& model, const std::string& dtype) {
             {"attn_pdrop", model.dropout},
             {"embd_pdrop", model.dropout},
             {"resid_pdrop", model.dropout},
-            {"tie_word_embeddings", true},
+            {"tie_word_embeddings", !model.untied},
             {"vocab_size", model.vocab},
             {"bos_token_id", nullptr},
             {"eos_token_id", nullptr},
@@ -199,8 +199,9 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
 std::optional<std::string> our_name(const ModelConfig& model, const std::string& name) {
   if (model.kind == ModelKind::gpt) {
     const auto plain = name.rfind(gpt_prefix, 0) == 0 ? name.substr(std::string(gpt_prefix).size()) : name;
-    // Causal masks that old files hold, and the head, which is the token embedding again.
-    if (matches_any({"h.*.attn.bias", "h.*.attn.masked_bias", "lm_head.weight"}, plain)) return std::nullopt;
+    // Causal masks that old files hold, and the head, where it is the token embedding again.
+    if (matches_any({"h.*.attn.bias", "h.*.attn.masked_bias"}, plain)) return std::nullopt;
+    if (plain == "lm_head.weight" && !model.untied) return std::nullopt;
     return plain;
   }
   if (matches("*.rotary_emb.inv_freq", name) || (model.tied && name == "lm_head.weight")) return std::nullopt;
@@ -208,7 +209,7 @@ std::optional<std::string> our_name(const ModelConfig& model, const std::string&
 }
 
 std::string their_name(const ModelConfig& model, const std::string& name) {
-  return model.kind == ModelKind::gpt ? gpt_prefix + name : name;
+  return model.kind == ModelKind::gpt && name != "lm_head.weight" ? gpt_prefix + name : name;
 }
 
 }  // namespace trireme::hugging_face

@@ -2,12 +2,61 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/spec/action_table.h"
 
 namespace trireme {
 
+bool Mesh::even() const {
+  return std::all_of(replicas_by_stage.begin(), replicas_by_stage.end(),
+                     [this](int one) { return one == replicas_by_stage.front(); });
+}
+
+int Mesh::first_rank(int stage) const {
+  if (replicas_by_stage.empty()) return stage;
+  return std::accumulate(replicas_by_stage.begin(), replicas_by_stage.begin() + stage, 0);
+}
+
+int Mesh::stage_of(int rank) const {
+  int stage = 0;
+  while (stage + 1 < stages && rank >= first_rank(stage + 1)) ++stage;
+  return stage;
+}
+
+namespace {
+
+// Parts of the model on each rank, and how they lie.
+void lay_out_chunks(const ParallelConfig& parallel, Mesh& mesh) {
+  switch (parallel.schedule) {
+    case ScheduleKind::interleaved: mesh.chunks = parallel.chunks > 0 ? static_cast<int>(parallel.chunks) : 2; break;
+    case ScheduleKind::zero_bubble_v: mesh.chunks = 2; break;
+    case ScheduleKind::file: {
+      const auto table = read_action_table(parallel.schedule_file);
+      mesh.chunks = table.chunks;
+      mesh.vee = table.vee;
+      break;
+    }
+    default: break;
+  }
+  mesh.vee |= parallel.schedule == ScheduleKind::zero_bubble_v;
+}
+
+}  // namespace
+
 Mesh make_mesh(const ParallelConfig& parallel, int ranks) {
+  Mesh mesh;
+  mesh.stages = static_cast<int>(parallel.pipe);
+  lay_out_chunks(parallel, mesh);
+  if (!parallel.replicas.empty()) {
+    mesh.replicas_by_stage.assign(parallel.replicas.begin(), parallel.replicas.end());
+    if (mesh.ranks() != ranks) {
+      refuse("{} ranks cannot be laid out as parallel.replicas = [{}]: start {} ranks, or change the layout", ranks,
+             fmt::join(parallel.replicas, ", "), mesh.ranks());
+    }
+    return mesh;
+  }
   const int64_t stages = parallel.pipe;
   const int64_t replicas = parallel.data > 0 ? parallel.data : std::max<int64_t>(1, ranks / stages);
   if (stages * replicas != ranks) {
@@ -17,26 +66,41 @@ Mesh make_mesh(const ParallelConfig& parallel, int ranks) {
            parallel.data > 0 || ranks < stages ? fmt::format("{}", stages * replicas)
                                                : fmt::format("{} or {}", stages * replicas, stages * (replicas + 1)));
   }
-  return {static_cast<int>(stages), static_cast<int>(replicas)};
+  mesh.replicas_by_stage.assign(static_cast<size_t>(stages), static_cast<int>(replicas));
+  return mesh;
+}
+
+ScheduleOptions schedule_options(const ParallelConfig& parallel) {
+  return {static_cast<int>(parallel.in_flight), parallel.deterministic, parallel.schedule_file};
+}
+
+StagePlace place_of(const Mesh& mesh, int stage, int replica, int microbatches) {
+  StagePlace place{stage, mesh.stages, microbatches, mesh.chunks, mesh.vee};
+  if (mesh.even()) return place;
+  place.replicas = mesh.replicas_by_stage;
+  place.replica = replica;
+  place.dealt = microbatches;
+  place.microbatches = (microbatches - replica + mesh.replicas(stage) - 1) / mesh.replicas(stage);
+  return place;
 }
 
 namespace {
 
-// The cuts whose heaviest stage is lightest: best[s][l] is the weight of the heaviest of s stages over the first l
-// layers.
-std::vector<int64_t> balanced(const LayerTable& table, size_t stages) {
-  const size_t layers = table.layers.size();
+// The cuts whose heaviest part is lightest: best[s][l] is the weight of the heaviest of s parts over the first l
+// layers. `sharers`: among so many ranks a part's work is dealt.
+std::vector<int64_t> balanced(const LayerTable& table, const std::vector<int>& sharers) {
+  const size_t layers = table.layers.size(), parts = sharers.size();
   std::vector<double> before(layers + 1, 0);
   for (size_t l = 0; l < layers; ++l)
     before[l + 1] = before[l] + table.layers[l].forward_flops + table.layers[l].backward_flops;
   const double infinity = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> best(stages + 1, std::vector<double>(layers + 1, infinity));
-  std::vector<std::vector<size_t>> cut(stages + 1, std::vector<size_t>(layers + 1, 0));
+  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(layers + 1, infinity));
+  std::vector<std::vector<size_t>> cut(parts + 1, std::vector<size_t>(layers + 1, 0));
   best[0][0] = 0;
-  for (size_t s = 1; s <= stages; ++s) {
+  for (size_t s = 1; s <= parts; ++s) {
     for (size_t l = s; l <= layers; ++l) {
       for (size_t k = s - 1; k < l; ++k) {
-        const double heaviest = std::max(best[s - 1][k], before[l] - before[k]);
+        const double heaviest = std::max(best[s - 1][k], (before[l] - before[k]) / sharers[s - 1]);
         if (heaviest < best[s][l]) {
           best[s][l] = heaviest;
           cut[s][l] = k;
@@ -44,19 +108,31 @@ std::vector<int64_t> balanced(const LayerTable& table, size_t stages) {
       }
     }
   }
-  std::vector<int64_t> begins(stages);
-  for (size_t s = stages, l = layers; s > 0; l = cut[s][l], --s) begins[s - 1] = static_cast<int64_t>(cut[s][l]);
+  std::vector<int64_t> begins(parts);
+  for (size_t s = parts, l = layers; s > 0; l = cut[s][l], --s) begins[s - 1] = static_cast<int64_t>(cut[s][l]);
   return begins;
 }
 
 }  // namespace
 
-std::vector<int64_t> stage_begins(const LayerTable& table, const ParallelConfig& parallel) {
+std::vector<int64_t> part_begins(const LayerTable& table, const ParallelConfig& parallel, const Mesh& mesh) {
   const auto layers = static_cast<int64_t>(table.layers.size());
-  if (parallel.pipe > layers) {
-    refuse("parallel.pipe = {}: the model has {} layers, and a stage needs at least one", parallel.pipe, layers);
+  const int parts = mesh.parts();
+  if (parts > layers) {
+    if (mesh.chunks == 1)
+      refuse("parallel.pipe = {}: the model has {} layers, and a stage needs at least one", mesh.stages, layers);
+    refuse("parallel.pipe = {} with {} chunks on each rank: the model has {} layers, and a chunk needs at least one",
+           mesh.stages, mesh.chunks, layers);
   }
-  if (parallel.cuts.empty()) return balanced(table, static_cast<size_t>(parallel.pipe));
+  if (parallel.cuts.empty()) {
+    std::vector<int> sharers;
+    for (int part = 0; part < parts; ++part) sharers.push_back(mesh.replicas(mesh.stage_of_part(part)));
+    return balanced(table, sharers);
+  }
+  if (static_cast<int>(parallel.cuts.size()) != parts - 1) {
+    refuse("parallel.cuts = [{}]: {} parts of the model need {} cuts", fmt::join(parallel.cuts, ", "), parts,
+           parts - 1);
+  }
   std::vector<int64_t> begins{0};
   for (const int64_t cut : parallel.cuts) {
     if (cut <= begins.back() || cut >= layers) {

@@ -4,12 +4,16 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/spec/action_list.h"
+#include "trireme/spec/action_table.h"
 
 namespace trireme {
 
 namespace {
 
-bool is_pass(TaskKind kind) { return kind == TaskKind::forward || kind == TaskKind::backward; }
+bool is_pass(TaskKind kind) {
+  return kind == TaskKind::forward || kind == TaskKind::backward || kind == TaskKind::weights;
+}
 
 // The earliest listed of the tasks that no schedule orders: loading, norms, updates.
 size_t first_other(std::span<const ReadyTask> ready) {
@@ -23,35 +27,32 @@ size_t first_other(std::span<const ReadyTask> ready) {
 
 }  // namespace
 
-ListSchedule::ListSchedule(std::string name, std::vector<StageAction> actions)
-    : name_(std::move(name)), actions_(std::move(actions)) {}
+ListSchedule::ListSchedule(std::string name, ActionList actions)
+    : name_(std::move(name)), actions_(std::move(actions)), splits_(trireme::splits(actions_)) {
+  int now = 0;
+  for (const auto& action : actions_) {
+    if (action.kind == TaskKind::forward) in_flight_ = std::max(in_flight_, ++now);
+    if (action.kind == (splits_ ? TaskKind::weights : TaskKind::backward)) --now;
+  }
+}
 
 size_t ListSchedule::choose(std::span<const ReadyTask> ready, const StageState& state) const {
-  const auto place = static_cast<size_t>(state.forwards + state.backwards);
+  const auto place = static_cast<size_t>(state.begun());
   if (place < actions_.size()) {
     for (size_t i = 0; i < ready.size(); ++i) {
-      if (StageAction{ready[i].kind, ready[i].index} == actions_[place]) return i;
+      if (StageAction{ready[i].kind, ready[i].index, ready[i].chunk} == actions_[place]) return i;
     }
   }
   return first_other(ready);
 }
 
 TaskKind ListSchedule::awaited(const StageState& state) const {
-  const auto place = static_cast<size_t>(state.forwards + state.backwards);
+  const auto place = static_cast<size_t>(state.begun());
   return place < actions_.size() ? actions_[place].kind : TaskKind::reduce;
 }
 
-int ListSchedule::in_flight() const {
-  int now = 0, most = 0;
-  for (const auto& action : actions_) {
-    now += action.kind == TaskKind::forward ? 1 : -1;
-    most = std::max(most, now);
-  }
-  return most;
-}
-
 ArrivalSchedule::ArrivalSchedule(StagePlace place, int in_flight, bool in_order)
-    : place_(place), in_flight_(std::min(in_flight, place.microbatches)), in_order_(in_order) {
+    : place_(std::move(place)), in_flight_(std::min(in_flight, std::max(1, place_.microbatches))), in_order_(in_order) {
   if (in_flight_ < 1) fail("a pipeline needs at least one microbatch in flight, not {}", in_flight);
 }
 
@@ -72,32 +73,24 @@ TaskKind ArrivalSchedule::awaited(const StageState& state) const {
   return may_begin ? TaskKind::forward : TaskKind::backward;
 }
 
-std::vector<StageAction> gpipe_actions(StagePlace place) {
-  std::vector<StageAction> actions;
-  for (const auto kind : {TaskKind::forward, TaskKind::backward}) {
-    for (int32_t i = 0; i < place.microbatches; ++i) actions.push_back({kind, i});
-  }
-  return actions;
-}
-
-std::vector<StageAction> one_forward_one_backward_actions(StagePlace place) {
-  const int32_t ahead = std::min(place.stages - place.stage - 1, place.microbatches);
-  std::vector<StageAction> actions;
-  for (int32_t i = 0; i < ahead; ++i) actions.push_back({TaskKind::forward, i});
-  for (int32_t i = 0; i < place.microbatches; ++i) {
-    if (ahead + i < place.microbatches) actions.push_back({TaskKind::forward, ahead + i});
-    actions.push_back({TaskKind::backward, i});
-  }
-  return actions;
-}
-
-std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, StagePlace place, int in_flight, bool deterministic) {
+std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options) {
+  const auto listed = [](const char* name, ActionList actions) {
+    return std::make_unique<ListSchedule>(name, std::move(actions));
+  };
   switch (kind) {
-    case ScheduleKind::gpipe: return std::make_unique<ListSchedule>("gpipe", gpipe_actions(place));
-    case ScheduleKind::one_forward_one_backward:
-      return std::make_unique<ListSchedule>("1f1b", one_forward_one_backward_actions(place));
-    case ScheduleKind::arrival:
-      return std::make_unique<ArrivalSchedule>(place, in_flight > 0 ? in_flight : place.stages, deterministic);
+    case ScheduleKind::gpipe: return listed("gpipe", gpipe_actions(place));
+    case ScheduleKind::one_forward_one_backward: return listed("1f1b", one_forward_one_backward_actions(place));
+    // Through all steps they take turns in the order of 1f1b through one.
+    case ScheduleKind::pipedream: return listed("pipedream", one_forward_one_backward_actions(place));
+    case ScheduleKind::pipedream_2bw: return listed("pipedream-2bw", one_forward_one_backward_actions(place));
+    case ScheduleKind::interleaved: return listed("interleaved", interleaved_actions(place));
+    case ScheduleKind::zero_bubble: return listed("zero-bubble", zero_bubble_actions(place, options.in_flight));
+    case ScheduleKind::zero_bubble_v: return listed("zero-bubble-v", zero_bubble_v_actions(place));
+    case ScheduleKind::file: return listed("file", read_action_table(options.file).actions_of(place));
+    case ScheduleKind::arrival: {
+      const int in_flight = options.in_flight > 0 ? options.in_flight : first_stage_in_flight(place);
+      return std::make_unique<ArrivalSchedule>(place, in_flight, options.deterministic);
+    }
   }
   fail("no such schedule");
 }

@@ -1,12 +1,9 @@
-// When a stage of a pipeline does what. A schedule is a small policy: of the tasks that are ready, which next, and how
-// many microbatches may be in flight (their forward pass done here, their backward pass not). It holds no state of a
-// step, so one object serves all steps.
+// When a rank of a pipeline does what. A schedule is a small policy: of the tasks that are ready, which next, and how
+// many microbatches may be in flight (their forward pass done here, what their backward pass needs still held). It
+// holds no state of a step, so one object serves all steps.
 //
-//   gpipe     all forward passes, then all backward passes
-//   1f1b      stage s of p: p-s-1 forward passes, then one forward, one backward in turn, then the backward passes
-//   left:
-//             at most p-s microbatches in flight
-//   arrival   whatever has come, backward before forward (AxoNN); at most `in_flight` microbatches
+// Most schedules are lists of actions (action_list.h): the next one of the list, as soon as it is ready. `arrival`
+// takes whatever has come, backward before forward (AxoNN), with at most `in_flight` microbatches.
 #pragma once
 
 #include <memory>
@@ -18,27 +15,52 @@
 
 namespace trireme {
 
-enum class ScheduleKind { gpipe, one_forward_one_backward, arrival };
-
-// A stage's place in its pipeline, and how many microbatches pass it in a step.
-struct StagePlace {
-  int stage = 0, stages = 1;
-  int microbatches = 1;
+enum class ScheduleKind {
+  gpipe,
+  one_forward_one_backward,
+  arrival,
+  interleaved,
+  zero_bubble,
+  zero_bubble_v,
+  pipedream,
+  pipedream_2bw,
+  file
 };
 
-// One thing that a stage does with a microbatch: a forward or a backward pass.
+// Whether a pipeline goes on into the next step before the microbatches of this one have come back (flow.h).
+inline bool never_drains(ScheduleKind kind) {
+  return kind == ScheduleKind::pipedream || kind == ScheduleKind::pipedream_2bw;
+}
+
+// A rank's place in its pipeline, and the microbatches that pass it in a step.
+struct StagePlace {
+  int stage = 0, stages = 1;
+  int microbatches = 1;  // that pass this rank
+  int chunks = 1;        // parts of the model that the rank holds; they lie as Mesh says
+  bool vee = false;
+  std::vector<int> replicas{};  // of each stage, where stages differ in it: microbatches are then dealt in turn,
+  int replica = 0;              // the first of them to replica 0,
+  int dealt = 0;                // so many in all
+};
+
+// One thing that a rank does with a microbatch: a forward or a backward pass, or, where these are split, the weights'
+// gradients of a backward pass that gave the inputs' only.
 struct StageAction {
   TaskKind kind;
   int32_t microbatch;
+  int32_t chunk = 0;
 
   bool operator==(const StageAction&) const = default;
 };
 
-// How many passes the stage has begun in this step.
+using ActionList = std::vector<StageAction>;
+
+// How many passes the rank has begun in this step.
 struct StageState {
-  int32_t forwards = 0, backwards = 0;
+  int32_t forwards = 0, backwards = 0, weights = 0;
 
   int32_t in_flight() const { return forwards - backwards; }
+  int32_t begun() const { return forwards + backwards + weights; }
 };
 
 class Schedule {
@@ -49,28 +71,33 @@ class Schedule {
   virtual const char* name() const = 0;
   // The place in `ready`, which is in the order of arrival, of the task to run now; `none`: rather wait for another.
   virtual size_t choose(std::span<const ReadyTask> ready, const StageState& state) const = 0;
-  // The pass that a stage with nothing to do is waiting for: a forward, a backward, or neither, when all are done.
+  // The pass that a rank with nothing to do is waiting for: a forward, a backward, or neither, when all are done.
   virtual TaskKind awaited(const StageState& state) const = 0;
-  // Most microbatches in flight at once.
+  // Most microbatches in flight at once, each counted for every chunk that it has passed.
   virtual int in_flight() const = 0;
   // Whether choices depend on when messages come: then they must be made on what is there, not on what is on its way.
   virtual bool follows_arrivals() const { return false; }
+  // Whether a backward pass leaves the weights' gradients to a task of their own.
+  virtual bool splits() const { return false; }
 };
 
 // What only a list of actions decides: the next one of the list, as soon as it is ready.
 class ListSchedule final : public Schedule {
  public:
-  ListSchedule(std::string name, std::vector<StageAction> actions);
+  ListSchedule(std::string name, ActionList actions);
 
   const char* name() const override { return name_.c_str(); }
   size_t choose(std::span<const ReadyTask> ready, const StageState& state) const override;
   TaskKind awaited(const StageState& state) const override;
-  int in_flight() const override;
-  const std::vector<StageAction>& actions() const { return actions_; }
+  int in_flight() const override { return in_flight_; }
+  bool splits() const override { return splits_; }
+  const ActionList& actions() const { return actions_; }
 
  private:
   std::string name_;
-  std::vector<StageAction> actions_;
+  ActionList actions_;
+  bool splits_ = false;
+  int in_flight_ = 0;
 };
 
 // Whatever has come. `in_order`: microbatches pass in their order in both directions, so that sums do not depend on who
@@ -91,10 +118,12 @@ class ArrivalSchedule final : public Schedule {
   bool in_order_;
 };
 
-std::vector<StageAction> gpipe_actions(StagePlace place);
-std::vector<StageAction> one_forward_one_backward_actions(StagePlace place);
+struct ScheduleOptions {
+  int in_flight = 0;  // a bound of `arrival` and `zero_bubble`; 0: as many as a pipeline of one rank a stage has
+  bool deterministic = false;  // `arrival`
+  std::string file;            // `file`
+};
 
-// `in_flight` bounds `arrival` alone: 0 means as many as there are stages.
-std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, StagePlace place, int in_flight, bool deterministic);
+std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options);
 
 }  // namespace trireme

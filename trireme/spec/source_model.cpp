@@ -117,7 +117,7 @@ void adopt_source_model(RunConfig& config, Settings& settings) {
   const auto known = describe(theirs);
   for (const char* key :
        {"model.kind", "model.layers", "model.width", "model.heads", "model.vocab", "model.norm_epsilon",
-        "model.kv_heads", "model.hidden", "model.rope_theta", "model.tied", "model.context"}) {
+        "model.kv_heads", "model.hidden", "model.rope_theta", "model.tied", "model.untied", "model.context"}) {
     const auto value = known.text(key);
     if (!settings.is_set(key)) {
       settings.take(key, value, source.config.string());

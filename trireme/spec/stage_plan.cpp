@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
+#include "trireme/spec/flow.h"
 #include "trireme/spec/schedule.h"
 #include "trireme/spec/share.h"
 
@@ -21,45 +22,83 @@ int64_t moments(const OptimizerConfig& optimizer) {
   return optimizer.momentum > 0 ? 1 : 0;
 }
 
+struct Pass {
+  int64_t samples;
+  int microbatches;
+};
+
+// The largest share needs most.
+Pass largest_pass(const RunConfig& config, const Mesh& mesh) {
+  const int64_t batch = config.train.batch, asked = config.train.microbatch;
+  if (!mesh.even()) {
+    const int most = *std::max_element(mesh.replicas_by_stage.begin(), mesh.replicas_by_stage.end());
+    const int64_t microbatch = asked > 0 ? std::min(asked, batch) : std::max<int64_t>(1, (batch + most - 1) / most);
+    return {microbatch, static_cast<int>((batch + microbatch - 1) / microbatch)};
+  }
+  int64_t share = 0;
+  for (const auto& one : deal(batch, mesh.replicas(), config.parallel.shares)) share = std::max(share, one.count);
+  const int64_t microbatch = asked > 0 ? std::min(asked, share) : share;
+  return {microbatch, static_cast<int>((share + microbatch - 1) / microbatch)};
+}
+
+// Elements of all passes that are in flight at once, at most, when one through each chunk leaves so many.
+int64_t most_held(const Schedule& schedule, const std::vector<int64_t>& by_chunk) {
+  const auto* list = dynamic_cast<const ListSchedule*>(&schedule);
+  if (!list) return schedule.in_flight() * by_chunk.front();
+  int64_t held = 0, most = 0;
+  for (const auto& action : list->actions()) {
+    const int64_t elements = by_chunk[static_cast<size_t>(action.chunk)];
+    if (action.kind == TaskKind::forward) held += elements;
+    if (action.kind == (list->splits() ? TaskKind::weights : TaskKind::backward)) held -= elements;
+    most = std::max(most, held);
+  }
+  return most;
+}
+
 }  // namespace
 
 std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh) {
-  const auto begins = stage_begins(table, config.parallel);
+  const auto begins = part_begins(table, config.parallel, mesh);
   const int64_t value = value_bytes(config.train.precision), master = std::max<int64_t>(4, value);
-  // The largest share needs most.
-  int64_t share = 0;
-  for (const auto& one : deal(config.train.batch, mesh.replicas, config.parallel.shares))
-    share = std::max(share, one.count);
-  const int64_t microbatch = config.train.microbatch > 0 ? std::min(config.train.microbatch, share) : share;
-  const auto microbatches = static_cast<int>((share + microbatch - 1) / microbatch);
+  const auto [microbatch, microbatches] = largest_pass(config, mesh);
   std::vector<StagePlan> stages;
   for (int s = 0; s < mesh.stages; ++s) {
     StagePlan plan;
     plan.stage = s;
-    const auto begin = static_cast<size_t>(begins[static_cast<size_t>(s)]);
-    const auto end =
-        s + 1 < mesh.stages ? static_cast<size_t>(begins[static_cast<size_t>(s) + 1]) : table.layers.size();
-    plan.first = table.layers[begin].name;
-    plan.last = table.layers[end - 1].name;
-    plan.layers = static_cast<int64_t>(end - begin);
+    plan.replicas = mesh.replicas(s);
     plan.microbatch = microbatch;
-    int64_t activations = 0, frozen = 0;
-    for (size_t i = begin; i < end; ++i) {
-      const auto& layer = table.layers[i];
-      plan.parameters += layer.parameters + (s > 0 ? layer.tied : 0);
-      plan.flops += layer.forward_flops + layer.backward_flops;
-      activations += layer.activations;
-      frozen += layer.frozen;
+    const auto schedule =
+        make_schedule(config.parallel.schedule, place_of(mesh, s, 0, microbatches), schedule_options(config.parallel));
+    plan.in_flight = schedule->in_flight();
+    int64_t frozen = 0;
+    std::vector<int64_t> activations;  // by chunk
+    for (int chunk = 0; chunk < mesh.chunks; ++chunk) {
+      const auto part = static_cast<size_t>(mesh.part_of(s, chunk));
+      const auto begin = static_cast<size_t>(begins[part]);
+      const auto end = part + 1 < begins.size() ? static_cast<size_t>(begins[part + 1]) : table.layers.size();
+      const auto &first = table.layers[begin].name, &last = table.layers[end - 1].name;
+      plan.chunks.push_back(begin + 1 == end ? first : fmt::format("{} - {}", first, last));
+      plan.layers += static_cast<int64_t>(end - begin);
+      activations.push_back(0);
+      for (size_t i = begin; i < end; ++i) {
+        const auto& layer = table.layers[i];
+        // A rank that has the table itself too holds it once.
+        plan.parameters += layer.parameters + (mesh.stage_of_part(0) == s ? 0 : layer.tied);
+        plan.flops += layer.forward_flops + layer.backward_flops;
+        activations.back() += layer.activations;
+        frozen += layer.frozen;
+      }
     }
-    plan.in_flight = make_schedule(config.parallel.schedule, {s, mesh.stages, microbatches},
-                                   static_cast<int>(config.parallel.in_flight), config.parallel.deterministic)
-                         ->in_flight();
-    plan.parameter_bytes = plan.parameters * value;
+    const int64_t versions =
+        never_drains(config.parallel.schedule)
+            ? Flow(config.parallel.schedule, config.parallel.vertical_sync, mesh, s, 0, 1, microbatches).most_versions()
+            : 1;
+    plan.parameter_bytes = plan.parameters * value * versions;
     const int64_t trained = plan.parameters - frozen;
     plan.master_bytes = value < master ? trained * master : 0;
     plan.gradient_bytes = trained * master;
     plan.optimizer_bytes = trained * master * moments(config.optimizer);
-    plan.activation_bytes = activations * value * microbatch * plan.in_flight;
+    plan.activation_bytes = most_held(*schedule, activations) * value * microbatch;
     stages.push_back(plan);
   }
   return stages;
@@ -73,7 +112,7 @@ std::string describe(const std::vector<StagePlan>& stages) {
   double flops = 0;
   for (const auto& stage : stages) flops += stage.flops;
   for (const auto& stage : stages) {
-    const auto layers = stage.first == stage.last ? stage.first : fmt::format("{} - {}", stage.first, stage.last);
+    const auto layers = fmt::format("{}", fmt::join(stage.chunks, ", "));
     text += fmt::format("{:>5}  {:<24} {:>10} {:>5.1f} % {:>10} {:>10} {:>10} {:>9} {:>11} {:>10}\n", stage.stage,
                         layers, human_count(static_cast<double>(stage.parameters)),
                         100 * stage.flops / std::max(flops, 1.0), bytes(stage.parameter_bytes + stage.master_bytes),

@@ -14,11 +14,12 @@ namespace trireme {
 
 struct StagePlan {
   int stage = 0;
-  std::string first, last;  // names of its layers
+  int replicas = 1;
+  std::vector<std::string> chunks;  // names of the layers that each begins and ends with
   int64_t layers = 0;
   int64_t parameters = 0;  // elements, tied ones included
   double flops = 0;        // of one sample, forward and backward
-  int in_flight = 1;       // microbatches whose activations it holds at once
+  int in_flight = 1;       // microbatches whose activations it holds at once, each counted for every chunk
   int64_t microbatch = 1;  // samples
 
   // Bytes of one rank.

@@ -7,6 +7,7 @@ const char* name(TaskKind kind) {
     case TaskKind::load: return "load";
     case TaskKind::forward: return "forward";
     case TaskKind::backward: return "backward";
+    case TaskKind::weights: return "weights";
     case TaskKind::reduce: return "reduce";
     case TaskKind::norm: return "norm";
     case TaskKind::decide: return "decide";

@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/safetensors.h"
+#include "trireme/base/statistics.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/order.h"
 #include "trireme/nn/model.h"
@@ -83,14 +84,25 @@ Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs
   words.insert(words.end(), overrides.begin(), overrides.end());
   words.push_back("run_dir=" + run_dir.string());
   const auto result = run_command(words);
-  Measured measured{result.at("step_s").get<double>(), {}};
+  Measured measured;
+  measured.step_s = result.at("step_s").get<double>();
   std::ifstream metrics(run_dir / "metrics.jsonl");
+  std::vector<double> idle;  // by step
   for (std::string text; std::getline(metrics, text);) {
     const auto line = nlohmann::json::parse(text);
     if (line.contains("loss")) measured.losses.push_back(line.at("loss").get<double>());
     if (line.contains("loss") && line.contains("codec")) measured.sent_bytes = line["codec"].at("sent_bytes");
+    if (line.contains("idle")) {
+      double sum = 0;
+      for (const auto& stage : line["idle"])
+        sum +=
+            stage.at("forward").get<double>() + stage.at("backward").get<double>() + stage.at("reduce").get<double>();
+      idle.push_back(sum / static_cast<double>(line["idle"].size()));
+    }
     if (line.value("event", "") == "started") measured.codec = line.value("codec", "");
   }
+  if (idle.size() > 4) idle.erase(idle.begin(), idle.begin() + 2);
+  if (!idle.empty()) measured.idle = median(idle);
   if (!keep) remove_tree(run_dir);
   return measured;
 }

@@ -120,6 +120,28 @@ class PipelineBench {
     return line;
   }
 
+  // The share of a step in which stages have nothing to do, beside that of 1f1b.
+  BenchLine bubble(const std::string& schedule, const std::vector<std::string>& more, int context) {
+    BenchLine line;
+    line.bench = "pipeline";
+    line.bench_case = name_of(context, schedule + ", idle with 8 microbatches of 8");
+    line.peer_name = "our 1f1b";
+    line.unit = "of the step";
+    line.settings = {{"schedule", schedule}, {"more", more}};
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      log::info("{}: repeat {} of {}", line.bench_case, repeat + 1, options_.repeats);
+      auto overrides = gpt(options_.stages, context, 8, 8, 2 * options_.steps);
+      overrides.push_back("parallel.schedule=" + schedule);
+      overrides.insert(overrides.end(), more.begin(), more.end());
+      const auto mine = run_ours(options_.stages, overrides, next_run());
+      const auto other = run_ours(options_.stages, gpt(options_.stages, context, 8, 8, 2 * options_.steps), next_run());
+      line.ours.push_back(mine.idle);
+      line.peer.push_back(other.idle);
+      line.remark = fmt::format("a step {:.4g} s, 1f1b {:.4g} s", mine.step_s, other.step_s);
+    }
+    return line;
+  }
+
   // What a task costs besides its work; the peer is the most that it may.
   BenchLine engine() const {
     constexpr int tasks = 10'000;
@@ -150,9 +172,11 @@ class PipelineBench {
   // The timeline of one step of each schedule.
   void plot() {
     make_folder(options_.plot);
-    for (const std::string schedule : {"gpipe", "1f1b", "arrival"}) {
+    for (const std::string schedule :
+         {"gpipe", "1f1b", "arrival", "interleaved", "zero-bubble", "zero-bubble-v", "pipedream", "pipedream-2bw"}) {
       auto overrides = gpt(options_.stages, options_.context > 0 ? options_.context : usual_context, 8, 1, 5);
       overrides.push_back("parallel.schedule=" + schedule);
+      if (schedule.rfind("pipedream", 0) == 0) overrides.push_back("model.untied=true");
       overrides.push_back("log.trace_steps=1");
       overrides.push_back("log.trace_from=4");
       const auto run = next_run();
@@ -167,7 +191,8 @@ class PipelineBench {
  private:
   Measured run_peer(const RunConfig& config, const fs::path& inputs, const std::string& schedule, int64_t microbatches,
                     int threads, double jitter_ms) const {
-    const auto begins = stage_begins(build_model(config.model, config.model.vocab)->table(4), config.parallel);
+    const auto mesh = make_mesh(config.parallel, options_.stages);
+    const auto begins = part_begins(build_model(config.model, config.model.vocab)->table(4), config.parallel, mesh);
     std::vector<std::string> cuts;
     for (size_t i = 1; i < begins.size(); ++i) cuts.push_back(std::to_string(begins[i]));
     const auto result = run_command({options_.python,  TRIREME_SOURCE "/bench/torch_pipeline.py",
@@ -175,6 +200,7 @@ class PipelineBench {
                                      "--heads",        std::to_string(config.model.heads),
                                      "--stages",       std::to_string(options_.stages),
                                      "--schedule",     schedule,
+                                     "--chunks",       std::to_string(mesh.chunks),
                                      "--microbatches", std::to_string(microbatches),
                                      "--threads",      std::to_string(threads),
                                      "--steps",        std::to_string(options_.steps),
@@ -220,6 +246,18 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
     const auto what = fmt::format("arrival, 16 microbatches of 1, 0-{} ms on every message", options.jitter_ms);
     each(bench.beside_ourselves(what, "arrival", "1f1b", context, 16, 1, options.jitter_ms));
     each(bench.beside_torch(what, "arrival", "1f1b", context, 16, 1, options.jitter_ms));
+  }
+  if (wanted("schedules")) {
+    for (const std::string schedule : {"interleaved", "zero-bubble", "zero-bubble-v"})
+      each(bench.beside_torch(schedule + ", 8 microbatches of 8", schedule, schedule, context, 8, 8, 0));
+  }
+  if (wanted("bubble")) {
+    each(bench.bubble("zero-bubble", {}, context));
+    each(bench.bubble("zero-bubble", {fmt::format("parallel.in_flight={}", 2 * options.stages - 1)}, context));
+    each(bench.bubble("zero-bubble-v", {}, context));
+    each(bench.bubble("interleaved", {}, context));
+    each(bench.bubble("pipedream", {"model.untied=true"}, context));
+    each(bench.bubble("pipedream-2bw", {"model.untied=true"}, context));
   }
   remove_tree(folder);
 }

@@ -17,7 +17,7 @@ struct PipelineBenchOptions {
   int context = 0;       // tokens of a sequence; 0: 128, and for small microbatches 64, 128 and 256
   int peer_threads = 0;  // 0: as many as prove best
   double jitter_ms = 20;
-  std::string only;  // one case: large, small, jitter, engine; empty: all
+  std::string only;  // one case: large, small, jitter, schedules, bubble, engine; empty: all
   std::string plot;  // folder for pictures; empty: none
   std::string python = TRIREME_PYTHON;
 };

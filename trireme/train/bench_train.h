@@ -14,9 +14,10 @@ struct TrainBenchOptions {
   std::vector<int> ranks;
   int repeats = 5;
   int steps = 20;
-  int hosts = 1;                 // more: that many network namespaces of this machine, joined by links of
-  std::string rate = "500mbit";  // this rate; needs root
-  std::string codec = "none";    // ours; with another than none, beside DDP's hooks as well
+  int hosts = 1;                      // more: that many network namespaces of this machine, joined by links of
+  std::string rate = "500mbit";       // this rate; needs root
+  std::string codec = "none";         // ours; with another than none, beside DDP's hooks as well
+  std::vector<std::string> settings;  // of ours besides the case's; then also beside a plain all-reduce of ours
   std::string python = TRIREME_PYTHON;
 };
 

@@ -186,6 +186,16 @@ bool load_own_state(const CheckpointInfo& info, int rank, int ranks, const OwnSt
   return true;
 }
 
+OwnState read_own_state(const CheckpointInfo& info, int rank, int ranks) {
+  OwnState state;
+  if (info.rank_files.size() != static_cast<size_t>(ranks)) return state;
+  auto sorted = info.rank_files;
+  std::sort(sorted.begin(), sorted.end());
+  const TensorFiles file({sorted[static_cast<size_t>(rank)]});
+  for (const auto& found : file.all()) state[found.info->name] = tensor_of(found).clone();
+  return state;
+}
+
 // The state as it was at one step, on the host, with what is needed to write it down.
 struct CheckpointWriter::Snapshot {
   struct Entry {

@@ -61,6 +61,9 @@ void load_checkpoint(const CheckpointInfo& info, const ParameterList& parameters
 // none for so many ranks, or of another kind.
 bool load_own_state(const CheckpointInfo& info, int rank, int ranks, const OwnState& state);
 
+// All that a rank had of its own; nothing where the checkpoint has none for so many ranks.
+OwnState read_own_state(const CheckpointInfo& info, int rank, int ranks);
+
 // Which part of a checkpoint a writer saves: a stage of the model, or only what its rank has of its own, or both. The
 // first writer waits for the others' files and completes the folder.
 struct CheckpointPart {

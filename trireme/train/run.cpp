@@ -175,15 +175,11 @@ std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, con
   if (!config.distill.from.empty())
     stages.back().teacher_bytes = find_teacher(config, data.vocab()).parameter_bytes(config.train.precision);
   check_memory(config, stages);
-  const auto maker = [&](StagePlace place) {
-    return make_schedule(config.parallel.schedule, place, static_cast<int>(config.parallel.in_flight),
-                         config.parallel.deterministic);
+  const auto maker = [&](const StagePlace& place) {
+    return make_schedule(config.parallel.schedule, place, schedule_options(config.parallel));
   };
-  std::set<size_t> counts;  // of microbatches: replicas may have more and less
-  for (const auto& share : shares_of(config, mesh)) counts.insert(pieces_of(config, mesh, share).size());
-  for (const size_t count : counts) {
-    simulate_pipeline(maker, static_cast<int>(count), std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
-  }
+  for (const int count : microbatch_counts(config, mesh))  // replicas may have more and less
+    simulate_pipeline(maker, mesh, count, std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
   return stages;
 }
 
@@ -213,7 +209,11 @@ class Run {
       load_checkpoint(info, saved_parameters(trainer.model()), trainer.store(), /*with_optimizer=*/true,
                       /*whole_model=*/trainer.mesh().stages == 1, trainer.model().buffers());
       trainer.progression() = info.progression;
-      const auto own = trainer.own_state();
+      if (trainer.never_drains()) {
+        if (!trainer.go_on(read_own_state(info, world_.rank(), world_.size())) && world_.rank() == 0)
+          log::info("the checkpoint has nothing in flight for this layout: the pipeline fills anew");
+      }
+      const auto own = trainer.never_drains() ? OwnState{} : trainer.own_state();
       if (!load_own_state(info, world_.rank(), world_.size(), own) && !own.empty() && world_.rank() == 0)
         log::info("the checkpoint has no states of {} ranks under this sync.kind: all begin with what they agreed on",
                   world_.size());

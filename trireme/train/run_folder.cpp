@@ -119,17 +119,19 @@ std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& sta
   text += fmt::format("ranks: {}\ntransport: {}\nsync: {}\n", world.size(), world.communicator().transport_name(),
                       describe(named).text("sync.kind"));
   text += "shares:  # samples of a step, by rank\n";
-  const auto shares = shares_of(config, trainer.mesh());
   for (int rank = 0; rank < world.size(); ++rank) {
-    const auto& share = shares[static_cast<size_t>(trainer.mesh().replica_of(rank))];
-    text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, share.first, share.count,
-                        microbatches(share, config.train.microbatch).size());
+    const auto pieces = pieces_of(config, trainer.mesh(), rank);
+    int64_t samples = 0;
+    for (const auto& piece : pieces) samples += piece.count;
+    text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, pieces.front().first,
+                        samples, pieces.size());
   }
   text += fmt::format("schedule: {}\nstages:\n", trainer.schedule().name());
   for (const auto& stage : stages) {
     text += fmt::format(
-        "  - {{stage: {}, first: {}, last: {}, layers: {}, parameters: {}, in_flight: {}, bytes: {}}}\n", stage.stage,
-        stage.first, stage.last, stage.layers, stage.parameters, stage.in_flight, stage.total_bytes());
+        "  - {{stage: {}, replicas: {}, chunks: [{}], layers: {}, parameters: {}, in_flight: {}, bytes: {}}}\n",
+        stage.stage, stage.replicas, fmt::join(stage.chunks, ", "), stage.layers, stage.parameters, stage.in_flight,
+        stage.total_bytes());
   }
   text += "buckets:  # of the first stage's gradients, in the order in which they are reduced\n";
   for (const auto& bucket : trainer.store().buckets()) {

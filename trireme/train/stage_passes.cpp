@@ -15,26 +15,76 @@
 
 namespace trireme {
 
-// For a microbatch, the waits for what other stages send: activations before a forward pass, gradients before a
-// backward pass.
-std::vector<TaskId> StageTrainer::add_receives(Graph& graph, uint16_t kind, size_t m) {
+// Flights of several steps may be on their way at once; each has its place among those of its step.
+size_t StageTrainer::in_step(uint16_t kind, size_t m) const {
+  return flow_ && kind != evaluation ? m % pieces_.size() : m;
+}
+
+// A microbatch's number in the step: of this replica's own, or of all that are dealt.
+int StageTrainer::number_of(size_t m) const {
+  const int own = static_cast<int>(m);
+  return mesh_.even() ? own : own * mesh_.replicas(stage_number()) + mesh_.replica_of(world_.rank());
+}
+
+// The rank that has it in a part of the model.
+int StageTrainer::holder_of(uint16_t kind, int part, size_t m) const {
+  const int stage = mesh_.stage_of_part(part);
+  if (mesh_.even()) return mesh_.rank_of(stage, mesh_.replica_of(world_.rank()));
+  return mesh_.rank_of(stage, number_of(in_step(kind, m)) % mesh_.replicas(stage));
+}
+
+// The same on both sides. Between two ranks a microbatch may cross several times, each into another chunk.
+MessageTag StageTrainer::tag_of(uint16_t kind, const Crossing& crossing, size_t m) const {
+  const size_t own = in_step(kind, m);
+  const auto step = static_cast<int>((m - own) / pieces_.size());
+  const int number = step * static_cast<int>(dealt_) + number_of(own);
+  return {kind, crossing.way, number * mesh_.chunks + mesh_.chunk_of_part(crossing.to)};
+}
+
+// Where a message comes in; the flight knows the task that waits for it.
+Postbox::Box StageTrainer::box_of(uint16_t kind, size_t c, size_t m, size_t i) {
+  const bool back = kind == gradient;
+  const auto& stage = *chunks_[c].stage;
+  const auto& crossing = (back ? stage.outgoing() : stage.incoming())[i];
+  const auto arrived = [this, kind, back, c, m, i](PendingTensor message, auto error) {
+    auto& flight = flight_of(kind, c, m);
+    (back ? flight.gradients : flight.arrived)[i] = std::move(message);
+    executor_.complete((back ? flight.returns : flight.arrivals)[i], error);
+  };
+  return postbox_->open(holder_of(kind, back ? crossing.to : crossing.from, m), tag_of(kind, crossing, m), arrived);
+}
+
+std::vector<TaskId> StageTrainer::add_arrivals(Graph& graph, uint16_t kind, size_t c, size_t m, const Passes& before) {
   std::vector<TaskId> tasks;
   const bool back = kind == gradient;
-  const auto& crossings = back ? stage_->outgoing() : stage_->incoming();
-  const int replica = mesh_.replica_of(world_.rank());
+  const auto& stage = *chunks_[c].stage;
+  const auto& crossings = back ? stage.outgoing() : stage.incoming();
+  auto& flight = flight_of(kind, c, m);
   for (size_t i = 0; i < crossings.size(); ++i) {
-    const int from = mesh_.rank_of(back ? crossings[i].to : crossings[i].from, replica);
-    const MessageTag tag{kind, crossings[i].part, static_cast<int32_t>(m)};
-    auto task = std::make_shared<TaskId>();
-    const auto box = postbox_->open(from, tag, [this, task, m, i, back](PendingTensor message, auto error) {
-      auto& flight = flights_[m];
-      (back ? flight.gradients : flight.arrived)[i] = std::move(message);
-      executor_.complete(*task, error);
-    });
-    *task = graph.add(TaskKind::receive, static_cast<int32_t>(m), Lane::wire, [this, box] { postbox_->expect(box); });
-    tasks.push_back(*task);
+    const int part = back ? crossings[i].to : crossings[i].from;
+    if (holder_of(kind, part, m) == world_.rank()) {
+      tasks.push_back(before[static_cast<size_t>(mesh_.chunk_of_part(part))][m]);
+      continue;
+    }
+    const auto expect = [this, box = box_of(kind, c, m, i)] { postbox_->expect(box); };
+    tasks.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(m), Lane::wire, expect));
+    (back ? flight.returns : flight.arrivals)[i] = tasks.back();
   }
   return tasks;
+}
+
+// To the rank that needs it, or to another chunk of this one.
+void StageTrainer::hand_on(uint16_t kind, const Crossing& crossing, size_t m, const at::Tensor& tensor) {
+  const bool back = kind == gradient;
+  const int part = back ? crossing.from : crossing.to, to = holder_of(kind, part, m);
+  if (flow_ && flow_->replayed >= 0 && had_passed(part)) return;
+  if (to != world_.rank()) return postbox_->send(to, tag_of(kind, crossing, m), tensor);
+  const auto c = static_cast<size_t>(mesh_.chunk_of_part(part));
+  const auto& stage = *chunks_[c].stage;
+  const auto& crossings = back ? stage.outgoing() : stage.incoming();
+  const auto found = std::find(crossings.begin(), crossings.end(), crossing);
+  auto& flight = flight_of(kind, c, m);
+  (back ? flight.gradients : flight.arrived)[static_cast<size_t>(found - crossings.begin())] = {tensor, {}};
 }
 
 at::Tensor StageTrainer::on_device(const at::Tensor& tensor) const {
@@ -52,14 +102,14 @@ Documents StageTrainer::documents_of(const at::Tensor& starts) const {
   return starts.defined() ? documents_from(on_device(starts)) : Documents{};
 }
 
-Pass StageTrainer::pass_of(const Microbatch& microbatch) const {
+Pass StageTrainer::pass_of(const Chunk& chunk, const Flight& flight) const {
   Pass pass;
   pass.training = true;
   pass.dropout =
-      Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(own_step_ - 1));
-  pass.samples = microbatch.positions;
-  pass.documents = documents_of(microbatch.starts);
-  if (before_layer_) pass.before_layer = &before_layer_;
+      Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(flight.step));
+  pass.samples = flight.data.positions;
+  pass.documents = documents_of(flight.data.starts);
+  if (chunk.before_layer) pass.before_layer = &chunk.before_layer;
   if (replicas_) pass.replicas = &replicas_;
   return pass;
 }
@@ -69,7 +119,7 @@ Pass StageTrainer::pass_of(const Microbatch& microbatch) const {
 at::Tensor StageTrainer::gather_replicas(const at::Tensor& given) {
   auto& communicator = world_.communicator();
   const double begun = clock_.now_s();
-  auto all = at::empty({mesh_.replicas, given.numel()}, given.options());
+  auto all = at::empty({mesh_.replicas(), given.numel()}, given.options());
   communicator.now([&] {
     return communicator.all_gather(given.contiguous(), all.view({-1}), "batch statistics", {}, groups_.stage);
   });
@@ -79,7 +129,7 @@ at::Tensor StageTrainer::gather_replicas(const at::Tensor& given) {
 
 // Replicas whose BatchNorms saw samples of their own alone are evaluated, and saved, with what the first one remembers.
 void StageTrainer::share_buffers() {
-  if (mesh_.replicas == 1 || config_.model.batch_norm == BatchNormKind::synchronised) return;
+  if (mesh_.replicas(stage_number()) == 1 || config_.model.batch_norm == BatchNormKind::synchronised) return;
   auto& communicator = world_.communicator();
   for (const auto& buffer : model().buffers())
     communicator.now([&] { return communicator.broadcast(buffer->value, 0, "share buffers", {}, groups_.stage); });
@@ -98,8 +148,10 @@ void StageTrainer::finish_pass() {
   last_pass_ = std::move(pass);
 }
 
-void StageTrainer::forward(size_t m) {
-  auto& flight = flights_[m];
+void StageTrainer::forward(size_t c, size_t m) {
+  auto& chunk = chunks_[c];
+  auto& flight = chunk.flights[m];
+  const auto& stage = *chunk.stage;
   const int64_t before = counted_bytes();
   const auto count = [&] {
     flight.bytes = counted_bytes() - before;
@@ -108,87 +160,134 @@ void StageTrainer::forward(size_t m) {
     most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_);
     largest_flight_bytes_ = std::max(largest_flight_bytes_, flight.bytes);
   };
-  auto& microbatch = loaded_.microbatches[m];
+  if (flow_) flow_->versions.use(flight.version);
   flight.inputs.clear();
-  if (stage_->first()) flight.inputs.push_back(inputs_of(microbatch.inputs));
+  if (stage.first()) flight.inputs.push_back(inputs_of(flight.data.inputs));
   for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
-  flight.outputs = stage_->forward(flight.inputs, pass_of(microbatch));
-  if (stage_->last()) {
-    const auto targets = on_device(microbatch.targets);
-    flight.loss = stage_->model().loss(flight.outputs[0], targets);
-    if (teacher_) {
-      const auto asked = stage_->first() ? flight.inputs[0] : inputs_of(microbatch.inputs);
-      const auto both = teacher_->add(flight.loss, flight.outputs[0], targets, asked, documents_of(microbatch.starts));
-      flight.loss = both.whole;
-      flight.distillation = both.distillation;
-    }
-    flight.outputs.clear();
+  if (deals_statistics()) remember_dealt(chunk, flight.step * dealt_ + number_of(in_step(activation, m)));
+  if (!recomputes()) {
+    compute(chunk, flight);
+  } else if (!stage.last()) {  // whose backward pass follows at once
+    c10::NoGradGuard no_grad;
+    compute(chunk, flight);
   }
   count();
-  const int replica = mesh_.replica_of(world_.rank());
-  for (size_t i = 0; i < flight.outputs.size(); ++i) {
-    const auto& crossing = stage_->outgoing()[i];
-    postbox_->send(mesh_.rank_of(crossing.to, replica), {activation, crossing.part, static_cast<int32_t>(m)},
-                   flight.outputs[i].detach());
-  }
+  for (size_t i = 0; i < flight.outputs.size(); ++i)
+    hand_on(activation, stage.outgoing()[i], m, flight.outputs[i].detach());
+  if (recomputes()) flight.outputs.clear();
   finish_pass();
 }
 
-void StageTrainer::backward(size_t m) {
-  auto& flight = flights_[m];
+// A flight's outputs from its inputs, or in the last part the loss.
+void StageTrainer::compute(const Chunk& chunk, Flight& flight) {
+  const auto& stage = *chunk.stage;
+  flight.outputs = stage.forward(flight.inputs, pass_of(chunk, flight));
+  if (!stage.last()) return;
+  const auto targets = on_device(flight.data.targets);
+  flight.loss = chunk.stage->model().loss(flight.outputs[0], targets);
+  if (teacher_) {
+    const auto asked = stage.first() ? flight.inputs[0] : inputs_of(flight.data.inputs);
+    const auto both = teacher_->add(flight.loss, flight.outputs[0], targets, asked, documents_of(flight.data.starts));
+    flight.loss = both.whole;
+    flight.distillation = both.distillation;
+  }
+  flight.outputs.clear();
+}
+
+// For the backward pass of a flight of which the inputs alone were kept. What layers remember was taken in before.
+void StageTrainer::compute_again(const Chunk& chunk, Flight& flight) {
+  if (chunk.stage->last()) return compute(chunk, flight);
+  std::vector<at::Tensor> remembered;
+  const auto buffers = chunk.stage->model().buffers();
+  for (const auto& buffer : buffers) remembered.push_back(buffer->value.clone());
+  compute(chunk, flight);
+  c10::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i]->value.copy_(remembered[i]);
+}
+
+void StageTrainer::backward(size_t c, size_t m) {
+  auto& chunk = chunks_[c];
+  auto& flight = chunk.flights[m];
+  const auto& stage = *chunk.stage;
   std::vector<at::Tensor> gradients;
   for (auto& message : flight.gradients) gradients.push_back(message.take());
   const DeviceSpan span(&device_trace_, on_card("backward", static_cast<int64_t>(m)));
-  const bool last = ++backwards_ == pieces_.size();
-  sync_->begin_backward(last);
-  if (stage_->last()) {
+  if (flow_) {
+    flow_->versions.use(flight.version);
+  } else if (backwards_++ == 0) {
+    sync_->begin_step(static_cast<int64_t>(pieces_.size()), sends_);
+  }
+  if (recomputes()) compute_again(chunk, flight);
+  GradientSync::begin_pass(chunk.parameters);
+  if (stage.last()) {
     // The loss is the mean over what is learnt of the global batch: every target weighs the same, whoever has it.
-    const double items = static_cast<double>(std::max<int64_t>(1, loaded_.learnt_targets));
-    loss_sum_ += flight.loss.detach() / items;
-    if (teacher_) distillation_sum_ += flight.distillation / items;
-    flight.loss.backward(at::full({}, 1 / items, flight.loss.options()));
+    loss_sum_ += flight.loss.detach() / flight.items;
+    if (teacher_) distillation_sum_ += flight.distillation / flight.items;
+    flight.loss.backward(at::full({}, 1 / flight.items, flight.loss.options()));
   } else if (flight.outputs[0].requires_grad()) {
     torch::autograd::backward(flight.outputs, gradients);
   }
   gradients.clear();
-  const int replica = mesh_.replica_of(world_.rank());
-  for (size_t i = 0; i < stage_->incoming().size(); ++i) {
-    const auto& crossing = stage_->incoming()[i];
-    postbox_->send(mesh_.rank_of(crossing.from, replica), {gradient, crossing.part, static_cast<int32_t>(m)},
-                   flight.inputs[i].grad());
-  }
-  weight_gradients_.compute();
-  sync_->end_backward(last);
+  for (size_t i = 0; i < stage.incoming().size(); ++i)
+    hand_on(gradient, stage.incoming()[i], m, flight.inputs[i].grad());
   flight.inputs.clear();
   flight.outputs.clear();
   flight.loss = at::Tensor();
-  kept_bytes_ -= flight.bytes;
-  loaded_.microbatches[m] = {};
+  flight.data = {};
+  if (schedule_->splits()) {
+    flight.weights = std::move(weight_gradients_);
+    weight_gradients_.writes.clear();
+    const int64_t held = flight.weights.bytes();
+    kept_bytes_ += held - flight.bytes;
+    flight.bytes = held;
+  } else {
+    weight_gradients_.compute();
+    release(flight);
+  }
+  sync_->end_pass(chunk.parameters);
+  if (!flow_ && backwards_ == pieces_.size() * chunks_.size() && !schedule_->splits()) sync_->check_complete();
   finish_pass();
+}
+
+void StageTrainer::compute_weights(size_t c, size_t m) {
+  auto& flight = chunks_[c].flights[m];
+  const DeviceSpan span(&device_trace_, on_card("weights", static_cast<int64_t>(m)));
+  flight.weights.compute();
+  release(flight);
+  finish_pass();
+}
+
+void StageTrainer::release(Flight& flight) {
+  kept_bytes_ -= flight.bytes;
+  flight.bytes = 0;
 }
 
 void StageTrainer::build_evaluation() {
   if (!data_.validation || config_.train.eval_batches == 0) return;
   const int64_t wanted = config_.train.eval_batches * config_.train.batch;
   const int64_t samples = std::min(data_.validation->size(), wanted);
-  const Share share = share_of(samples, mesh_.replica_of(world_.rank()), mesh_.replicas, config_.parallel.shares);
   // No more at once than in training.
-  const int64_t piece = config_.train.microbatch > 0
-                            ? config_.train.microbatch
-                            : std::min(share_.count, std::max<int64_t>(1, config_.train.batch / mesh_.replicas));
-  evaluated_ = microbatches(share, piece);
+  const int64_t piece = config_.train.microbatch > 0 ? config_.train.microbatch
+                        : mesh_.even()
+                            ? std::min(samples_, std::max<int64_t>(1, config_.train.batch / mesh_.replicas()))
+                            : pieces_.front().count;
+  evaluated_ = pieces_of(config_, mesh_, world_.rank(), samples, piece);
   std::vector<int64_t> all(static_cast<size_t>(samples));
   std::iota(all.begin(), all.end(), 0);
   evaluated_items_ = static_cast<double>(std::max<int64_t>(1, data_.validation->learnt_targets(all)));
-  if (flights_.size() < evaluated_.size()) flights_.resize(evaluated_.size());
 
   auto& graph = evaluation_graph_;
   std::vector<TaskId> before;
-  for (size_t m = 0; m < evaluated_.size(); ++m) {
-    const auto arrived = add_receives(graph, evaluation, m);
-    before.push_back(
-        graph.add(TaskKind::evaluate, static_cast<int32_t>(m), Lane::compute, [this, m] { evaluate_one(m); }, arrived));
+  Passes passes(chunks_.size());
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    make_flights(chunks_[c], chunks_[c].evaluations, evaluated_.size());
+    for (size_t m = 0; m < evaluated_.size(); ++m) {
+      const auto arrived = add_arrivals(graph, evaluation, c, m, passes);
+      const auto work = [this, c, m] { evaluate_one(c, m); };
+      passes[c].push_back(graph.add(TaskKind::evaluate, static_cast<int32_t>(m), Lane::compute, work, arrived));
+      before.push_back(passes[c].back());
+    }
   }
   auto task = std::make_shared<TaskId>();
   const auto sum = [this, task] {
@@ -199,22 +298,23 @@ void StageTrainer::build_evaluation() {
   *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, before);
 }
 
-void StageTrainer::evaluate_one(size_t m) {
+void StageTrainer::evaluate_one(size_t c, size_t m) {
   c10::NoGradGuard no_grad;
+  const auto& stage = *chunks_[c].stage;
   std::vector<int64_t> places(static_cast<size_t>(evaluated_[m].count));
   for (size_t i = 0; i < places.size(); ++i) places[i] = evaluated_[m].first + static_cast<int64_t>(i);
   Batch batch;
-  if (stage_->first() || stage_->last() || config_.data.separator >= 0) batch = data_.validation->get(places);
-  auto& flight = flights_[m];
+  if (stage.first() || stage.last() || config_.data.separator >= 0) batch = data_.validation->get(places);
+  auto& flight = chunks_[c].evaluations[m];
   std::vector<at::Tensor> inputs;
-  if (stage_->first()) inputs.push_back(inputs_of(batch.inputs));
+  if (stage.first()) inputs.push_back(inputs_of(batch.inputs));
   for (auto& message : flight.arrived) inputs.push_back(message.take());
   Pass pass;
   pass.documents = documents_of(batch.starts);
-  const auto outputs = stage_->forward(inputs, pass);
-  if (stage_->last()) {
+  const auto outputs = stage.forward(inputs, pass);
+  if (stage.last()) {
     const auto targets = on_device(batch.targets);
-    loss_sum_ += stage_->model().loss(outputs[0], targets) / evaluated_items_;
+    loss_sum_ += chunks_[c].stage->model().loss(outputs[0], targets) / evaluated_items_;
     // One row of scores and one class a sample: it can be told right or wrong.
     if (outputs[0].dim() == 2 && targets.dim() == 1 && targets.scalar_type() == at::kLong) {
       right_ += (outputs[0].argmax(1) == targets).sum();
@@ -222,12 +322,7 @@ void StageTrainer::evaluate_one(size_t m) {
     }
     return;
   }
-  const int replica = mesh_.replica_of(world_.rank());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const auto& crossing = stage_->outgoing()[i];
-    postbox_->send(mesh_.rank_of(crossing.to, replica), {evaluation, crossing.part, static_cast<int32_t>(m)},
-                   outputs[i]);
-  }
+  for (size_t i = 0; i < outputs.size(); ++i) hand_on(evaluation, stage.outgoing()[i], m, outputs[i]);
 }
 
 void StageTrainer::evaluate(StepReport& report) {
@@ -241,8 +336,8 @@ void StageTrainer::evaluate_now(StepReport& report) {
   loss_sum_.zero_();
   right_ = at::zeros_like(loss_sum_);
   catch_up();
-  share_buffers();
-  executor_.run(evaluation_graph_, *schedule_);
+  if (flow_) flow_->versions.use(flow_->versions.newest());
+  with_statistics([this] { executor_.run(evaluation_graph_, *schedule_); });
   judged_ = 0;
   report.eval_loss = totals_[total_loss].item<double>();
   const double judged = totals_[total_judged].item<double>();

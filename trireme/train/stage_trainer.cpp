@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
+#include <set>
 #include <thread>
 
 #include "trireme/base/error.h"
@@ -38,15 +40,18 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
       world_(world),
       data_(data),
       mesh_(make_mesh(config.parallel, world.size())),
-      share_(checked_share(config, *data.train, mesh_, world.rank())),
+      pieces_(pieces_of(config, mesh_, world.rank())),
+      samples_(std::accumulate(pieces_.begin(), pieces_.end(), int64_t{0},
+                               [](int64_t sum, const Share& piece) { return sum + piece.count; })),
+      dealt_(microbatch_counts(config, mesh_).front()),
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
       device_trace_(device_, world.recorder()),
-      executor_(world.recorder(), clock_, &carriers_),
-      pieces_(pieces_of(config, mesh_, share_)) {
+      executor_(world.recorder(), clock_, &carriers_) {
   count_memory();
+  check_shares(config, *data.train, mesh_);
   if (const auto dealt = describe_dealing(config, mesh_); !dealt.empty()) log::info("{}", dealt);
-  if (config.train.microbatch > 0 && share_.count % config.train.microbatch != 0) {
-    log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", share_.count,
+  if (config.train.microbatch > 0 && samples_ % config.train.microbatch != 0) {
+    log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", samples_,
               config.train.microbatch);
   }
 
@@ -57,12 +62,14 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   model_layers_ = static_cast<int64_t>(table.layers.size());
   for (size_t i = 0; i + 1 < table.layers.size(); ++i)
     widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
-  const auto begins = stage_begins(table, config.parallel);
-  stage_ = std::make_unique<Stage>(std::move(model), begins, stage_number());
-  stage_->model().initialize(static_cast<uint64_t>(config.train.seed));
-  stage_->model().buffers_to(master_type(config.train.precision), device_);
-  schedule_ = make_schedule(config.parallel.schedule, {stage_number(), mesh_.stages, static_cast<int>(pieces_.size())},
-                            static_cast<int>(config.parallel.in_flight), config.parallel.deterministic);
+  take_parts(*model, part_begins(table, config.parallel, mesh_));
+  model.reset();  // the rest is let go before it takes up memory
+  model_->initialize(static_cast<uint64_t>(config.train.seed));
+  model_->buffers_to(master_type(config.train.precision), device_);
+  schedule_ = make_schedule(config.parallel.schedule,
+                            place_of(mesh_, stage_number(), mesh_.replica_of(world.rank()),
+                                     mesh_.even() ? static_cast<int>(pieces_.size()) : static_cast<int>(dealt_)),
+                            schedule_options(config.parallel));
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
   // waits there for another's work would be given its turns for nothing.
   settles_ = schedule_->follows_arrivals() || shares_card(device_, world.local_size());
@@ -73,10 +80,10 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
     const Group group = tie < 0 ? groups_.stage : groups_.ties[static_cast<size_t>(tie)];
     return world.communicator().allocate(bytes, group, device_);
   };
-  store_ = std::make_unique<ParameterStore>(stage_->model().parameters(), config.train.precision, device_,
+  store_ = std::make_unique<ParameterStore>(model_->parameters(), config.train.precision, device_,
                                             config.sync.bucket_mb * 1e6, allocate);
   optimizer_ = make_optimizer(config.optimizer);
-  totals_ = at::zeros({total_idle + 3 * mesh_.stages + world.size()}, at::kDouble);
+  totals_ = at::zeros({totals_length()}, at::kDouble);
   if (codec_.kind != CodecKind::none && !is_loose(config.sync.kind)) {
     sums_ = std::make_unique<BucketSums>(codec_, static_cast<uint64_t>(config.train.seed), *store_,
                                          world.communicator(), world.recorder(), sum_groups_.of(store_->buckets()));
@@ -87,14 +94,16 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
     if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
   }
   store_->account(world.recorder().memory());
-  if (!stage_->first()) {
-    for (const auto& parameter : stage_->model().parameters()) parameter->gradient.deferred = &weight_gradients_;
+  for (auto& chunk : chunks_) {
+    // Nobody waits for what the first part gives back: its weights' gradients are put off only where the schedule does.
+    if (chunk.stage->first() && !schedule_->splits()) continue;
+    for (const auto& parameter : chunk.parameters) parameter->gradient.deferred = &weight_gradients_;
   }
   if (is_loose(config.sync.kind)) open_loose();
   if (config.sync.kind == SyncKind::root || sync_->ahead()) find_layers();
-  if (shares_statistics(config.model) && mesh_.replicas > 1)
+  if (shares_statistics(config.model) && mesh_.even() && mesh_.replicas() > 1)
     replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
-  if (!config.distill.from.empty() && stage_->last()) {
+  if (!config.distill.from.empty() && last_) {
     teacher_ = std::make_unique<Teacher>(config, data.train->vocab(), device_);
     world.recorder().memory().set("teacher", teacher_->bytes());
   }
@@ -102,36 +111,72 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   distillation_sum_ = at::zeros_like(loss_sum_);
   squares_.resize(store_->buckets().size());
   behind_.buckets.resize(store_->buckets().size());
-  flights_.resize(pieces_.size());
+  for (auto& chunk : chunks_) make_flights(chunk, chunk.flights, pieces_.size());
   eager_ = config.sync.kind == SyncKind::allreduce && config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
-  build_step();
+  if (trireme::never_drains(config.parallel.schedule)) {
+    open_flow();
+  } else {
+    build_step();
+  }
   build_evaluation();
 }
 
 StageTrainer::~StageTrainer() = default;
 
+// The parts of the model that this rank holds, and all their layers as one model.
+void StageTrainer::take_parts(const Model& whole, const std::vector<int64_t>& begins) {
+  ties_ = find_ties(whole, begins, mesh_, stage_number());
+  model_ = std::make_unique<Model>();
+  for (int c = 0; c < mesh_.chunks; ++c) {
+    auto& chunk = chunks_.emplace_back();
+    chunk.stage = std::make_unique<Stage>(whole, begins, mesh_.part_of(stage_number(), c));
+    auto& part = chunk.stage->model();
+    chunk.parameters = part.parameters();
+    model_->layers.insert(model_->layers.end(), part.layers.begin(), part.layers.end());
+    first_ |= chunk.stage->first();
+    last_ |= chunk.stage->last();
+  }
+}
+
+void StageTrainer::make_flights(const Chunk& chunk, std::vector<Flight>& flights, size_t count) {
+  flights.resize(count);
+  for (auto& flight : flights) {
+    flight.arrived.resize(chunk.stage->incoming().size());
+    flight.arrivals.resize(flight.arrived.size());
+    flight.gradients.resize(chunk.stage->outgoing().size());
+    flight.returns.resize(flight.gradients.size());
+  }
+}
+
 // The replicas of a stage, the stages that share parameters, and the ways between neighbouring stages.
 void StageTrainer::join_groups() {
   auto& communicator = world_.communicator();
   carriers_.communicator = &communicator;
-  const int stage = stage_number(), replica = mesh_.replica_of(world_.rank());
+  const int stage = stage_number();
   const bool compresses = codec_.kind != CodecKind::none && !is_loose(config_.sync.kind);
   if (compresses) sum_groups_.stage = communicator.split(stage);
   if (mesh_.stages == 1) return;
   groups_.stage = communicator.split(stage);
-  for (const auto& tie : stage_->ties()) {
+  for (const auto& tie : ties_) {
     const bool shares = std::find(tie.stages.begin(), tie.stages.end(), stage) != tie.stages.end();
     groups_.ties.push_back(communicator.split(shares ? 0 : -1));
     if (compresses) sum_groups_.ties.push_back(communicator.split(shares ? 0 : -1));
   }
   MailPeers peers;
-  const auto add = [](std::vector<int>& ranks, int rank) {
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
-  };
-  for (const auto& crossing : stage_->incoming()) add(peers.from, mesh_.rank_of(crossing.from, replica));
-  for (const auto& crossing : stage_->outgoing()) add(peers.from, mesh_.rank_of(crossing.to, replica));
+  std::set<int> ranks;
+  for (const auto& chunk : chunks_) {
+    for (size_t m = 0; m < pieces_.size(); ++m) {
+      for (const auto& crossing : chunk.stage->incoming()) ranks.insert(holder_of(activation, crossing.from, m));
+      for (const auto& crossing : chunk.stage->outgoing()) ranks.insert(holder_of(activation, crossing.to, m));
+    }
+  }
+  for (int rank = 0; trireme::never_drains(config_.parallel.schedule) && rank < world_.size(); ++rank) {
+    if (rank == 0 || world_.rank() == 0) ranks.insert(rank);  // reports
+  }
+  ranks.erase(world_.rank());
+  peers.from.assign(ranks.begin(), ranks.end());
   peers.to = peers.from;  // gradients go back the way that activations came
-  peers.message_bytes = widest_crossing_ * pieces_.front().count;
+  peers.message_bytes = std::max(widest_crossing_ * pieces_.front().count, 8 * totals_length());
   open_postbox(peers, device_);
 }
 
@@ -157,13 +202,15 @@ void StageTrainer::open_loose() {
       peers.message_bytes = std::max(peers.message_bytes, static_cast<int64_t>(bucket.master.nbytes()));
     open_postbox(peers, at::kCPU);
   }
-  const double share = static_cast<double>(share_.count) / static_cast<double>(config_.train.batch);
+  const double share = static_cast<double>(samples_) / static_cast<double>(config_.train.batch);
   loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share, codec_});
 }
 
 std::string StageTrainer::brief() const {
+  const auto replicas =
+      mesh_.even() ? std::to_string(mesh_.replicas()) : fmt::format("{}", fmt::join(mesh_.replicas_by_stage, "-"));
   const auto parts = mesh_.stages == 1 ? fmt::format("and {} buckets", store_->buckets().size())
-                                       : fmt::format("as {} stages of {} replica(s)", mesh_.stages, mesh_.replicas);
+                                       : fmt::format("as {} stages of {} replica(s)", mesh_.stages, replicas);
   const auto trained = model_trained_ == model_parameters_
                            ? std::string()
                            : fmt::format(" ({} trained)", human_count(static_cast<double>(model_trained_)));
@@ -174,19 +221,10 @@ std::string StageTrainer::brief() const {
 
 void StageTrainer::build_step() {
   auto& graph = step_graph_;
-  const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this] { loaded_ = loader_->next(); });
-  std::vector<TaskId> passes;
-  for (size_t m = 0; m < pieces_.size(); ++m) {
-    const auto index = static_cast<int32_t>(m);
-    auto before = add_receives(graph, activation, m);
-    before.push_back(load);
-    const TaskId forward_pass = graph.add(TaskKind::forward, index, Lane::compute, [this, m] { forward(m); }, before);
-    before = add_receives(graph, gradient, m);
-    before.push_back(forward_pass);
-    passes.push_back(graph.add(TaskKind::backward, index, Lane::compute, [this, m] { backward(m); }, before));
-  }
+  const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this] { load_step(); });
+  const std::vector<TaskId> passes = add_passes(graph, load);
   if (loose_) return build_loose_tail(passes);
-  sync_->add_tasks(graph);
+  sends_ = sync_->add_tasks(graph);
 
   // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them.
   auto task = std::make_shared<TaskId>();
@@ -200,7 +238,7 @@ void StageTrainer::build_step() {
   for (size_t b = 0; b < squares_.size(); ++b) {
     const auto index = static_cast<int32_t>(b);
     if (!sync_->updates(b) || sync_->ahead()) continue;
-    norms.push_back(graph.add(TaskKind::norm, index, Lane::compute, [this, b] { measure(b); }, {sync_->task_of(b)}));
+    norms.push_back(graph.add(TaskKind::norm, index, Lane::compute, [this, b] { measure(b); }, {sends_[b]}));
     // An eager update comes before the decision that counts it.
     const auto change = [this, b] { update(b, progression_.updates + 1, lr_, 1); };
     if (eager_) graph.add(TaskKind::optimize, index, Lane::compute, change, {norms.back()});
@@ -229,6 +267,45 @@ void StageTrainer::build_step() {
               },
               {decision});
   }
+}
+
+void StageTrainer::load_step() {
+  auto loaded = loader_->next();
+  for (auto& chunk : chunks_) {
+    for (size_t m = 0; m < pieces_.size(); ++m) {
+      auto& flight = chunk.flights[m];
+      flight.data = loaded.microbatches[m];
+      flight.step = loaded.step;
+      flight.items = static_cast<double>(std::max<int64_t>(1, loaded.learnt_targets));
+    }
+  }
+}
+
+// All forward and backward passes; the tasks after which a microbatch has left nothing to do.
+std::vector<TaskId> StageTrainer::add_passes(Graph& graph, TaskId load) {
+  std::vector<TaskId> ends;
+  Passes forwards(chunks_.size()), backwards(chunks_.size());
+  const auto add = [&](TaskKind kind, size_t c, size_t m, std::function<void()> work, std::vector<TaskId> before) {
+    return graph.add(kind, static_cast<int32_t>(m), Lane::compute, std::move(work), before, 0, static_cast<int32_t>(c));
+  };
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    for (size_t m = 0; m < pieces_.size(); ++m) {
+      auto before = add_arrivals(graph, activation, c, m, forwards);
+      before.push_back(load);
+      forwards[c].push_back(add(TaskKind::forward, c, m, [this, c, m] { forward(c, m); }, before));
+    }
+  }
+  for (size_t c = chunks_.size(); c-- > 0;) {
+    for (size_t m = 0; m < pieces_.size(); ++m) {
+      auto before = add_arrivals(graph, gradient, c, m, backwards);
+      before.push_back(forwards[c][m]);
+      backwards[c].push_back(add(TaskKind::backward, c, m, [this, c, m] { backward(c, m); }, before));
+      ends.push_back(backwards[c].back());
+      if (schedule_->splits())
+        ends.back() = add(TaskKind::weights, c, m, [this, c, m] { compute_weights(c, m); }, {ends.back()});
+    }
+  }
+  return ends;
 }
 
 void StageTrainer::build_loose_tail(const std::vector<TaskId>& passes) {
@@ -271,9 +348,10 @@ void StageTrainer::fill_totals() {
   // What this stage waited for, the mean over its replicas. Its passes are done; of reductions, what the last step
   // knew.
   auto* idle = total + total_idle + 3 * stage_number();
-  idle[0] = executor_.idle().forward_s / mesh_.replicas;
-  idle[1] = executor_.idle().backward_s / mesh_.replicas;
-  idle[2] = last_reduce_idle_s_ / mesh_.replicas;
+  const int replicas = mesh_.replicas(stage_number());
+  idle[0] = executor_.idle().forward_s / replicas;
+  idle[1] = executor_.idle().backward_s / replicas;
+  idle[2] = last_reduce_idle_s_ / replicas;
   // What this rank worked for its part of the sums; what it waited for others meanwhile does not count.
   const double waited_s = executor_.idle().total_s() + awaited_s_;
   total[total_idle + 3 * mesh_.stages + world_.rank()] = clock_.now_s() - step_begun_s_ - waited_s;
@@ -339,7 +417,7 @@ StepReport StageTrainer::step(bool stop) {
   own_step_ = (loose_ ? loose_->own_steps() : progression_.step) + 1;
   if (!loader_) {
     const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
-    const bool reads = stage_->first() || stage_->last() || config_.data.separator >= 0;
+    const bool reads = first_ || last_ || config_.data.separator >= 0;
     loader_ = std::make_unique<StepLoader>(
         *data_.train, order, pieces_, own_step_ - 1,
         StepLoaderOptions{.threads = loader_threads(config_, device_), .pinned = device_.is_cuda(), .reads = reads});
@@ -351,13 +429,14 @@ StepReport StageTrainer::step(bool stop) {
   loss_sum_.zero_();
   distillation_sum_.zero_();
   backwards_ = 0;
-  for (auto& flight : flights_) {
-    flight.arrived.resize(stage_->incoming().size());
-    flight.gradients.resize(stage_->outgoing().size());
-  }
   lr_ = learning_rate(config_.optimizer, std::min(own_step_, config_.train.steps), config_.train.steps);
-  kept_bytes_ = most_kept_bytes_ = largest_flight_bytes_ = 0;
-  executor_.run(step_graph_, *schedule_);
+  if (!flow_) kept_bytes_ = 0;  // nothing is in flight
+  most_kept_bytes_ = largest_flight_bytes_ = 0;
+  if (flow_) {
+    run_flow_step();
+  } else {
+    executor_.run(step_graph_, *schedule_);
+  }
   device_trace_.settle();
   if (sync_->ahead()) behind_ = {std::vector<bool>(squares_.size(), true), progression_.updates, lr_};
   progression_.step = loose_ ? loose_->job_step() : progression_.step + 1;
@@ -403,7 +482,7 @@ void StageTrainer::tell_times(StepReport& report) {
   if (world_.size() > 1) {
     const auto* busy = totals_.const_data_ptr<double>() + total_idle + 3 * mesh_.stages;
     report.busy_s.assign(busy, busy + world_.size());
-    report.waits_for = awaited_rank(report.busy_s, mesh_.replicas);
+    report.waits_for = awaited_rank(report.busy_s, mesh_.even() ? mesh_.replicas() : 1);
   }
 }
 
@@ -429,33 +508,38 @@ void StageTrainer::check_finite(const StepReport& report) const {
             shown(report.grad_norm));
 }
 
+// Parameters may be on their way until the layer is passed that needs them.
 void StageTrainer::find_layers() {
   const auto& buckets = store_->buckets();
-  for (const auto& layer : model().layers) {
-    auto& needed = layer_buckets_.emplace_back();
-    const auto parameters = layer->parameters();
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      const auto holds = [&](const auto& stored) {
-        return std::find(parameters.begin(), parameters.end(), stored.parameter) != parameters.end();
-      };
-      if (std::any_of(buckets[b].parameters.begin(), buckets[b].parameters.end(), holds)) needed.push_back(b);
+  for (auto& chunk : chunks_) {
+    std::vector<std::vector<size_t>> needed;  // buckets, by layer
+    for (const auto& layer : chunk.stage->model().layers) {
+      needed.emplace_back();
+      const auto parameters = layer->parameters();
+      for (size_t b = 0; b < buckets.size(); ++b) {
+        const auto holds = [&](const auto& stored) {
+          return std::find(parameters.begin(), parameters.end(), stored.parameter) != parameters.end();
+        };
+        if (std::any_of(buckets[b].parameters.begin(), buckets[b].parameters.end(), holds)) needed.back().push_back(b);
+      }
     }
+    chunk.before_layer = [this, needed = std::move(needed)](size_t layer) {
+      c10::NoGradGuard no_grad;
+      for (const size_t b : needed[layer]) catch_up(b);
+    };
   }
-  before_layer_ = [this](size_t layer) {
-    c10::NoGradGuard no_grad;
-    for (const size_t b : layer_buckets_[layer]) catch_up(b);
-  };
 }
 
 void StageTrainer::while_whole(const std::function<void()>& save) {
   catch_up();
   if (loose_) return loose_->with_agreed(true, save);
   if (config_.sync.kind == SyncKind::root) sync_->gather_state(*optimizer_);
-  save();
+  with_statistics(save);
   if (config_.sync.kind == SyncKind::root) sync_->release_state();
 }
 
 OwnState StageTrainer::own_state() {
+  if (flow_) return flow_state();
   if (loose_) return loose_->own_state();
   return sums_ ? sums_->own_state() : OwnState{};
 }
@@ -473,12 +557,13 @@ void StageTrainer::tell_traffic(StepReport& report) {
 
 void StageTrainer::check_replicas() {
   catch_up();
-  if (mesh_.replicas == 1 || (loose_ && !loose_->equal_when_together())) return;
+  const int replicas = mesh_.replicas(stage_number());
+  if (replicas == 1 || (loose_ && !loose_->equal_when_together())) return;
   world_.recorder().compute("compare replicas");
   auto ranks = differing_replicas(*store_, world_.communicator(), groups_.stage);
   if (ranks.empty()) return;
   for (auto& rank : ranks) rank = mesh_.rank_of(stage_number(), rank);
-  const auto who = ranks.size() < static_cast<size_t>(mesh_.replicas)
+  const auto who = ranks.size() < static_cast<size_t>(replicas)
                        ? fmt::format("rank {} has other parameters than its replicas", fmt::join(ranks, ", "))
                        : fmt::format("ranks {} have different parameters", fmt::join(ranks, ", "));
   fail(

@@ -1,7 +1,7 @@
 // The trainer: a training step of one stage as tasks on the engine. Its graph, for m microbatches and b buckets:
 //
 //   load ─┬→ forward 0 → backward 0        (each also waits for its message from the neighbouring stage, and sends one)
-//         ├→ …
+//         ├→ …                             (where the schedule splits them: backward 0 → weights 0)
 //         └→ forward m−1 → backward m−1 ─→ reduce 0 … reduce b−1, as gradients come, while other stages still work
 //                                             └→ norm 0 … norm b−1 ─→ totals over all ranks → decide → optimize 0 … b−1
 //
@@ -11,7 +11,10 @@
 // so every rank decides alike: update, or skip.
 #pragma once
 
+#include <array>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -25,9 +28,11 @@
 #include "trireme/observe/step_report.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/store.h"
+#include "trireme/optim/versions.h"
 #include "trireme/parallel/gradient_sync.h"
 #include "trireme/parallel/loose_sync.h"
 #include "trireme/spec/config.h"
+#include "trireme/spec/flow.h"
 #include "trireme/spec/mesh.h"
 #include "trireme/spec/progression.h"
 #include "trireme/train/stage.h"
@@ -51,7 +56,11 @@ class StageTrainer {
   void check_replicas();
   bool stop_agreed() const { return stop_agreed_; }
   // Whether all ranks stand in the same step now: only then may they do what is collective.
-  bool together() const { return !loose_ || loose_->together(); }
+  bool together() const { return flow_ ? flow_->together : !loose_ || loose_->together(); }
+  // Takes up what a pipeline that never drains had in flight; false where there is nothing that fits. Collective.
+  bool go_on(const OwnState& state);
+  bool never_drains() const { return flow_ != nullptr; }
+  int64_t most_versions() const { return flow_ ? flow_->versions.most() : 1; }
   const CodecConfig& codec() const { return codec_; }  // as it was asked for or chosen
   // What this rank has of its own, besides what while_whole() saves; whether ranks have anything, the same on all.
   OwnState own_state();
@@ -65,8 +74,7 @@ class StageTrainer {
   Executor& executor() { return executor_; }
   const Mesh& mesh() const { return mesh_; }
   int stage_number() const { return mesh_.stage_of(world_.rank()); }
-  const Stage& stage() const { return *stage_; }
-  Model& model() { return stage_->model(); }
+  Model& model() { return *model_; }  // this rank's layers
   ParameterStore& store() { return *store_; }
   Progression& progression() { return progression_; }
   const Schedule& schedule() const { return *schedule_; }
@@ -79,15 +87,65 @@ class StageTrainer {
  private:
   // From total_idle on: three numbers a stage, then one a rank.
   enum Total { total_loss, total_stop, total_squares, total_right, total_judged, total_distillation, total_idle };
-  enum MessageKind : uint16_t { activation, gradient, evaluation };
+  enum MessageKind : uint16_t { activation, gradient, evaluation, told, order };
 
   // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
   struct Flight {
+    Microbatch data;
+    int64_t step = 0;     // of the run, from 0,
+    double items = 1;     // and what is learnt in all of it
+    int64_t version = 0;  // of the weights, where there are several
     std::vector<PendingTensor> arrived, gradients;
+    std::vector<TaskId> arrivals, returns;  // the tasks that wait for these, by crossing
     std::vector<at::Tensor> inputs, outputs;
     at::Tensor loss;
-    at::Tensor distillation;  // of the loss, where there is a teacher
-    int64_t bytes = 0;        // that the forward pass left behind
+    at::Tensor distillation;    // of the loss, where there is a teacher
+    DeferredGradients weights;  // that a backward pass left to a task of their own
+    int64_t bytes = 0;          // that are held for what is still to be done
+  };
+  // A part of the model on this rank, and the microbatches on their way through it.
+  struct Chunk {
+    std::unique_ptr<Stage> stage;
+    ParameterList parameters;
+    std::function<void(size_t layer)> before_layer;
+    int64_t remembered = -1;          // running statistics know of the run's microbatches before this one; -1: of all
+    std::vector<Flight> flights;      // by microbatch
+    std::vector<Flight> evaluations;  // the same, of held-out samples
+  };
+  // A step of a pipeline that never drains, as tasks.
+  struct FlowStep {
+    Graph graph;
+    std::unique_ptr<ListSchedule> schedule;
+    int64_t forwards = 0;
+    std::vector<std::vector<TaskId>> arrivals, returns;  // by pass, then by crossing: the waits for messages
+    std::vector<GradientSync::Sends> sends;              // by round
+    std::vector<TaskId> told;                            // on rank 0: by rank from 1 on
+    TaskId order = 0;
+  };
+  // Of such a pipeline: what has set out and come back, in numbers of the run's microbatches.
+  struct FlowState {
+    Flow plan;
+    WeightVersions versions;
+    int64_t forwarded = 0, returned = 0, next = 0, total = 0;
+    std::map<std::array<int64_t, 3>, FlowStep> steps;  // by what makes them differ
+    FlowStep* running = nullptr;
+    std::deque<LoadedStep> loaded;
+    std::vector<std::vector<Postbox::Box>> arrivals, returns;  // by place of the flight, then by crossing
+    std::vector<double> scales;  // of a round's gradients: samples of the batch to its own
+    double lr_share = 1, squares = 0;
+    // Reports to rank 0, and its orders, which are obeyed `lag` steps later.
+    std::vector<Postbox::Box> tellers;
+    std::vector<at::Tensor> told;
+    std::vector<TaskId> told_tasks;
+    Postbox::Box orders = 0;
+    at::Tensor ordered;
+    TaskId order_task = 0;
+    std::vector<bool> decided;
+    int64_t lag = 1, steps_done = 0;
+    bool together = true;
+    // After a resume: forward passes that are to be done again.
+    bool replays = false;
+    int64_t replayed = -1, total_then = 0;
   };
   // Who waits and who carries: an executor with nothing to do helps both.
   struct Carriers final : Helper {
@@ -99,6 +157,9 @@ class StageTrainer {
     }
   };
 
+  int64_t totals_length() const { return total_idle + 3 * mesh_.stages + world_.size(); }
+  void take_parts(const Model& whole, const std::vector<int64_t>& begins);
+  static void make_flights(const Chunk& chunk, std::vector<Flight>& flights, size_t count);
   void join_groups();
   void open_postbox(const MailPeers& peers, at::Device device);
   void open_loose();
@@ -108,12 +169,46 @@ class StageTrainer {
   void tell_traffic(StepReport& report);
   BucketSums* sums() { return loose_ ? loose_->sums() : sums_.get(); }
   void bear_trial() const;
+  void open_flow();
+  void open_reports();
+  FlowStep& flow_step(bool obeys);
+  void add_reports(FlowStep& step, TaskId last, bool obeys);
+  size_t slot_of(int64_t microbatch) const;
+  void load_ahead(int64_t forwards);
+  void flow_forward(int64_t pass);
+  void flow_backward(int64_t pass);
+  void flow_update(size_t round);
+  void report_flow();
+  void run_flow_step();
+  OwnState flow_state();
+  bool fits_flow(const OwnState& state) const;
+  void replay();
+  bool had_passed(int part) const;
   void build_step();
+  std::vector<TaskId> add_passes(Graph& graph, TaskId load);
   void build_evaluation();
-  std::vector<TaskId> add_receives(Graph& graph, uint16_t kind, size_t microbatch);
-  void forward(size_t microbatch);
-  void backward(size_t microbatch);
-  void evaluate_one(size_t microbatch);
+  using Passes = std::vector<std::vector<TaskId>>;  // by chunk and microbatch
+  // The tasks that a pass waits for: the arrival of messages, or passes through another chunk of this rank, of
+  // `before`.
+  std::vector<TaskId> add_arrivals(Graph& graph, uint16_t kind, size_t chunk, size_t microbatch, const Passes& before);
+  Postbox::Box box_of(uint16_t kind, size_t chunk, size_t microbatch, size_t crossing);
+  void hand_on(uint16_t kind, const Crossing& crossing, size_t microbatch, const at::Tensor& tensor);
+  MessageTag tag_of(uint16_t kind, const Crossing& crossing, size_t microbatch) const;
+  size_t in_step(uint16_t kind, size_t microbatch) const;
+  int number_of(size_t microbatch) const;
+  int holder_of(uint16_t kind, int part, size_t microbatch) const;
+  Flight& flight_of(uint16_t kind, size_t chunk, size_t microbatch) {
+    return (kind == evaluation ? chunks_[chunk].evaluations : chunks_[chunk].flights)[microbatch];
+  }
+  void load_step();
+  void forward(size_t chunk, size_t microbatch);
+  void backward(size_t chunk, size_t microbatch);
+  void compute_weights(size_t chunk, size_t microbatch);
+  void compute(const Chunk& chunk, Flight& flight);
+  void compute_again(const Chunk& chunk, Flight& flight);
+  bool recomputes() const { return config_.memory.activations == ActivationKind::recompute; }
+  void release(Flight& flight);
+  void evaluate_one(size_t chunk, size_t microbatch);
   void finish_pass();
   TraceSpan on_card(const char* what, int64_t index) const;
   void fill_totals();
@@ -127,7 +222,11 @@ class StageTrainer {
   void find_layers();
   at::Tensor gather_replicas(const at::Tensor& given);
   void share_buffers();
-  Pass pass_of(const Microbatch& microbatch) const;
+  // Where microbatches are dealt over replicas, each remembers its own: see stage_statistics.cpp.
+  bool deals_statistics() const;
+  void remember_dealt(Chunk& chunk, int64_t number);
+  void with_statistics(const std::function<void()>& use);
+  Pass pass_of(const Chunk& chunk, const Flight& flight) const;
   Documents documents_of(const at::Tensor& starts) const;
   at::Tensor on_device(const at::Tensor& tensor) const;
   at::Tensor inputs_of(const at::Tensor& inputs) const;  // of a batch, as the model takes them
@@ -136,11 +235,16 @@ class StageTrainer {
   World& world_;
   const Split& data_;
   const Mesh mesh_;
-  const Share share_;  // of the global batch: this rank's replica's
+  const std::vector<Share> pieces_;  // of the training batch: this rank's microbatches
+  const int64_t samples_;            // in them
+  const int64_t dealt_;              // microbatches of a step that are dealt over the replicas of each stage
   at::Device device_;
   int64_t model_parameters_ = 0, model_trained_ = 0, model_layers_ = 0;  // of all stages
-  int64_t widest_crossing_ = 0;  // bytes of a sample between two layers, at most
-  std::unique_ptr<Stage> stage_;
+  int64_t widest_crossing_ = 0;        // bytes of a sample between two layers, at most
+  bool first_ = false, last_ = false;  // whether this rank has the model's first, and its last part
+  std::vector<Chunk> chunks_;
+  std::unique_ptr<Model> model_;
+  std::vector<Tie> ties_;
   CodecConfig codec_;                         // of sums, as it was asked for or chosen
   GradientSync::Groups groups_, sum_groups_;  // of ranks; and the same ones for sums by a codec
   std::unique_ptr<ParameterStore> store_;
@@ -156,18 +260,15 @@ class StageTrainer {
   Executor executor_;
   std::unique_ptr<BucketSums> sums_;  // with a codec, where a step waits for them
   std::unique_ptr<GradientSync> sync_;
-  std::vector<std::vector<size_t>> layer_buckets_;  // by layer: where its parameters lie,
-  std::function<void(size_t layer)> before_layer_;  // which may be on their way until it is passed
-  GatherReplicas replicas_;                         // where BatchNorms need the samples of all of them
+  GradientSync::Sends sends_;
+  std::unique_ptr<FlowState> flow_;
+  GatherReplicas replicas_;  // where BatchNorms need the samples of all of them
   Graph step_graph_, evaluation_graph_;
 
   std::unique_ptr<StepLoader> loader_;
-  std::vector<Share> pieces_;     // of the training batch
-  std::vector<Share> evaluated_;  // of the held-out samples
-  LoadedStep loaded_;
-  std::vector<Flight> flights_;         // by microbatch
-  size_t backwards_ = 0;                // done in this step
-  DeferredGradients weight_gradients_;  // of the pass that runs now, where a stage before this one waits for it
+  std::vector<Share> evaluated_;        // of the held-out samples
+  size_t backwards_ = 0;                // begun in this step
+  DeferredGradients weight_gradients_;  // of the pass that runs now
   DeviceEvent last_pass_;               // on a card
   bool settles_ = false;  // a pass is given to the card when its messages are there, and one at a time ahead
   at::Tensor loss_sum_;   // over this rank's samples, on the device

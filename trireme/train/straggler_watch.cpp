@@ -42,9 +42,16 @@ std::string describe(const Straggler& straggler, const std::string& host, const 
       straggler.factor(), Stragglers::window, advice);
 }
 
+namespace {
+
+// Stages with different numbers of replicas have different numbers of microbatches: nothing to compare.
+int compared_replicas(const Mesh& mesh) { return mesh.even() ? mesh.replicas() : 1; }
+
+}  // namespace
+
 StragglerWatch::StragglerWatch(const RunConfig& config, const Mesh& mesh, World& world)
-    : world_(world), mesh_(mesh), shares_(shares_of(config, mesh)), stragglers_(mesh.replicas) {
-  if (mesh.replicas > 1) hosts_ = hosts_of_ranks(world);
+    : world_(world), mesh_(mesh), shares_(shares_of(config, mesh)), stragglers_(compared_replicas(mesh)) {
+  if (compared_replicas(mesh) > 1) hosts_ = hosts_of_ranks(world);
 }
 
 void StragglerWatch::after(const StepReport& report) {

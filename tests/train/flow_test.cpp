@@ -1,0 +1,341 @@
+// Pipelines that never drain, against the sequential algorithm that their stated delays describe. fp64, ranks as
+// threads.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <numeric>
+
+#include "tests/train/small.h"
+#include "trireme/base/error.h"
+#include "trireme/data/step_loader.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/spec/action_list.h"
+
+namespace trireme {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr auto pipedream = ScheduleKind::pipedream, two = ScheduleKind::pipedream_2bw;
+
+struct Case {
+  std::string model;
+  ScheduleKind schedule;
+  std::vector<int64_t> replicas;
+  int64_t microbatch;
+  bool vertical = false;
+  double clip = 0;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.model << (c.schedule == two ? ", 2bw" : ", pipedream") << (c.vertical ? " vertical" : "") << ", replicas "
+       << fmt::format("{}", fmt::join(c.replicas, "-")) << ", microbatches of " << c.microbatch << ", clip " << c.clip;
+}
+
+RunConfig configuration(const Case& c) {
+  RunConfig config = c.model == "mlp" ? small_mlp() : small_gpt();
+  if (c.model == "mlp") {
+    config.model.layers = 6;
+  } else {
+    config.model.layers = 4;
+    config.model.untied = true;
+  }
+  config.train.batch = 6;
+  config.train.microbatch = c.microbatch;
+  config.optimizer.clip = c.clip;
+  config.optimizer.lr = c.model == "mlp" ? 0.02 : 0.003;
+  config.parallel = {.pipe = static_cast<int64_t>(c.replicas.size()),
+                     .schedule = c.schedule,
+                     .replicas = c.replicas,
+                     .vertical_sync = c.vertical};
+  return config;
+}
+
+int ranks_of(const std::vector<int64_t>& replicas) {
+  return static_cast<int>(std::accumulate(replicas.begin(), replicas.end(), int64_t{0}));
+}
+
+// One process, one microbatch after another; each stage's parameters are, for each microbatch, those of as many changes
+// as the definition says.
+class Reference {
+ public:
+  explicit Reference(const RunConfig& config)
+      : config_(config),
+        data_(open_dataset(data_options(config))),
+        model_(build_model(config.model, data_.train->vocab())),
+        mesh_(make_mesh(config.parallel, ranks_of(config.parallel.replicas))),
+        optimizer_(make_optimizer(config.optimizer)) {
+    model_->initialize(static_cast<uint64_t>(config.train.seed));
+    const auto begins = part_begins(model_->table(8), config.parallel, mesh_);
+    for (int s = 0; s < mesh_.stages; ++s) {
+      const auto begin = static_cast<size_t>(begins[static_cast<size_t>(s)]);
+      const auto end =
+          s + 1 < mesh_.stages ? static_cast<size_t>(begins[static_cast<size_t>(s) + 1]) : model_->layers.size();
+      ParameterList parameters;
+      for (size_t i = begin; i < end; ++i) {
+        const auto& more = model_->layers[i]->parameters();
+        parameters.insert(parameters.end(), more.begin(), more.end());
+      }
+      const auto allocate = [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); };
+      auto& stage = stages_.emplace_back();
+      stage.store = std::make_unique<ParameterStore>(parameters, Precision::fp64, at::kCPU, 1e9, allocate);
+      for (auto& bucket : stage.store->buckets()) {
+        optimizer_->prepare(bucket);
+        stage.master.push_back(bucket.master.clone());
+      }
+      stage.versions.push_back(stage.master_copy());
+    }
+  }
+
+  std::vector<double> run(int64_t steps) {
+    const int64_t M = (config_.train.batch + config_.train.microbatch - 1) / config_.train.microbatch;
+    const auto pieces = microbatches({0, config_.train.batch}, config_.train.microbatch);
+    const SampleOrder order(data_.train->size(), config_.train.batch, static_cast<uint64_t>(config_.train.seed));
+    StepLoader loader(*data_.train, order, pieces, 0);
+    std::vector<double> losses;
+    for (int64_t t = 0; t < steps; ++t) {
+      auto loaded = loader.next();
+      const auto items = static_cast<double>(loaded.learnt_targets);
+      const double lr = learning_rate(config_.optimizer, t + 1, config_.train.steps);
+      double loss = 0;
+      for (int64_t b = 0; b < M; ++b) {
+        for (int s = 0; s < mesh_.stages; ++s) see(s, t, b, M);
+        loss += pass(loaded.microbatches[static_cast<size_t>(b)], t, items);
+        for (int s = 0; s < mesh_.stages; ++s) {
+          const int64_t r = mesh_.replicas(s);
+          const bool once = config_.parallel.schedule == two;
+          if (once ? b + 1 < M : (b + 1) % r != 0) continue;
+          const double share = once ? 1 : static_cast<double>(r) / mesh_.replicas(0);
+          change(s, lr * share, once ? 1 : static_cast<double>(M) / static_cast<double>(r));
+        }
+      }
+      losses.push_back(loss);
+    }
+    return losses;
+  }
+
+  std::map<std::string, at::Tensor> parameters() const {
+    std::map<std::string, at::Tensor> found;
+    for (const auto& stage : stages_) {
+      for (size_t i = 0; i < stage.store->buckets().size(); ++i) {
+        for (const auto& stored : stage.store->buckets()[i].parameters)
+          found[stored.parameter->name] = ParameterStore::piece(stage.master[i], stored).clone();
+      }
+    }
+    return found;
+  }
+
+ private:
+  struct StageState {
+    std::unique_ptr<ParameterStore> store;
+    std::vector<at::Tensor> master;                 // by bucket: the newest
+    std::vector<std::vector<at::Tensor>> versions;  // by number of changes
+    std::vector<at::Tensor> master_copy() const {
+      std::vector<at::Tensor> copies;
+      for (const auto& one : master) copies.push_back(one.clone());
+      return copies;
+    }
+  };
+
+  int ahead(int s) const { return warm_up(place_of(mesh_, s, 0, 1000)); }
+
+  // Which version microbatch b of step t sees.
+  void see(int s, int64_t t, int64_t b, int64_t M) {
+    auto& stage = stages_[static_cast<size_t>(s)];
+    int64_t version = std::max<int64_t>(0, t - 1);
+    if (config_.parallel.schedule == pipedream) {
+      const int64_t number = t * M + b, r = mesh_.replicas(s), r0 = mesh_.replicas(0);
+      version = std::max<int64_t>(0, number / r - ahead(s));
+      if (config_.parallel.vertical_sync) version = r0 * std::max<int64_t>(0, number / r0 - ahead(0)) / r;
+    }
+    const auto& values = stage.versions.at(static_cast<size_t>(version));
+    for (size_t i = 0; i < values.size(); ++i) {
+      for (const auto& stored : stage.store->buckets()[i].parameters)
+        stored.parameter->value.set_data(ParameterStore::piece(values[i], stored));
+    }
+  }
+
+  double pass(const Microbatch& microbatch, int64_t t, double items) {
+    Pass pass;
+    pass.training = true;
+    pass.dropout = Key{static_cast<uint64_t>(config_.train.seed)}.with("dropout").with(static_cast<uint64_t>(t));
+    pass.samples = microbatch.positions;
+    auto inputs = data_.train->decode(microbatch.inputs);
+    if (inputs.is_floating_point()) inputs = inputs.to(at::kDouble);
+    const auto loss = model_->loss(model_->forward(inputs, pass), microbatch.targets);
+    loss.backward(at::full({}, 1 / items, loss.options()));
+    return loss.item<double>() / items;
+  }
+
+  void change(int s, double lr, double scale) {
+    c10::NoGradGuard no_grad;
+    auto& stage = stages_[static_cast<size_t>(s)];
+    auto& buckets = stage.store->buckets();
+    double squares = 0;
+    for (const auto& bucket : buckets) squares += bucket.gradients.square().sum().item<double>();
+    const double norm = scale * std::sqrt(squares), clip = config_.optimizer.clip;
+    if (clip > 0 && norm > clip) scale *= clip / norm;
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      buckets[i].master = stage.master[i];
+      optimizer_->update(buckets[i], static_cast<int64_t>(stage.versions.size()), lr, scale);
+    }
+    stage.versions.push_back(stage.master_copy());
+    stage.store->begin_step();
+  }
+
+  const RunConfig config_;
+  const Split data_;
+  std::unique_ptr<Model> model_;
+  const Mesh mesh_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<StageState> stages_;
+};
+
+double distance(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  double squares = 0, norm = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (const auto& [name, values] : a) {
+    squares += (values - b.at(name)).square().sum().item<double>();
+    norm += values.square().sum().item<double>();
+  }
+  return std::sqrt(squares / norm);
+}
+
+class FlowLaw : public testing::TestWithParam<Case> {};
+
+TEST_P(FlowLaw, IsTheSequentialAlgorithmOfItsDelays) {
+  const auto config = configuration(GetParam());
+  Reference reference(config);
+  const auto losses = reference.run(config.train.steps);
+  const auto found = run_trainer(config, ranks_of(config.parallel.replicas), config.train.steps);
+  ASSERT_EQ(found.reports.size(), losses.size());
+  for (size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(found.reports[i].loss / losses[i], 1, 1e-9) << "step " << i + 1;
+  EXPECT_LE(distance(reference.parameters(), found.by_name), 1e-9);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pairwise, FlowLaw,
+    testing::Values(Case{"mlp", pipedream, {1, 1, 1, 1}, 1}, Case{"mlp", pipedream, {1, 1}, 6},
+                    Case{"gpt", pipedream, {1, 1, 1}, 2}, Case{"gpt", pipedream, {1, 1, 1, 1}, 3, true},
+                    Case{"mlp", pipedream, {3, 1}, 1}, Case{"gpt", pipedream, {1, 2}, 1, false, 0.5},
+                    Case{"mlp", pipedream, {2, 1, 1}, 1, true}, Case{"mlp", pipedream, {1, 1, 1}, 2, true, 0.1},
+                    Case{"mlp", two, {1, 1, 1, 1}, 1}, Case{"gpt", two, {1, 1, 1, 1}, 1, false, 0.5},
+                    Case{"gpt", two, {1, 1}, 3}, Case{"mlp", two, {2, 1}, 1}, Case{"gpt", two, {1, 2, 1}, 1},
+                    Case{"mlp", two, {1, 1, 1}, 2}));
+
+// Delays on every message change nothing: which version a microbatch sees does not depend on time.
+TEST(Flow, MessagesMayTakeTheirTime) {
+  for (const auto schedule : {pipedream, two}) {
+    auto config = configuration({"mlp", schedule, {1, 1, 1, 1}, 1});
+    config.comm.jitter_ms = 1;
+    Reference reference(config);
+    reference.run(config.train.steps);
+    const auto found = run_trainer(config, 4, config.train.steps);
+    EXPECT_LE(distance(reference.parameters(), found.by_name), 1e-9);
+  }
+}
+
+TEST(Flow, KeepsAsManyVersionsAndMicrobatchesAsTheFormulasSay) {
+  for (const bool vertical : {false, true}) {
+    auto config = configuration({"mlp", pipedream, {1, 1, 1, 1}, 1, vertical});
+    run_trainer(config, 4, config.train.steps, [&](StageTrainer& trainer, World& world, int64_t step) {
+      if (step < 4) return;
+      const int ahead = 3 - world.rank();
+      EXPECT_EQ(trainer.most_versions(), vertical ? 4 : ahead + 1) << "rank " << world.rank();
+      EXPECT_EQ(trainer.activation_bytes(), (ahead + 1) * trainer.microbatch_bytes()) << "rank " << world.rank();
+    });
+  }
+  auto config = configuration({"mlp", two, {1, 1, 1, 1}, 1});
+  for (const auto kept : {ActivationKind::keep, ActivationKind::recompute}) {
+    config.memory.activations = kept;
+    run_trainer(config, 4, config.train.steps, [&](StageTrainer& trainer, World& world, int64_t step) {
+      if (step < 4) return;
+      EXPECT_EQ(trainer.most_versions(), 2) << "rank " << world.rank();
+    });
+  }
+}
+
+std::string bytes_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto name = entry.path().filename().string();
+    if (name.rfind("model", 0) == 0 || name.rfind("optimizer", 0) == 0) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string bytes;
+  for (const auto& path : files) {
+    std::ifstream file(path, std::ios::binary);
+    bytes += std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  return bytes;
+}
+
+// From the midst of the run, with microbatches in flight: the same bytes as if nothing had happened. Weights, versions
+// of them and inputs on their way are all that a checkpoint needs.
+TEST(Flow, ResumesExactly) {
+  for (const auto& c : {Case{"gpt", pipedream, {1, 1, 1, 1}, 2}, Case{"gpt", pipedream, {1, 1, 1}, 1, true},
+                        Case{"mlp", pipedream, {2, 1}, 1}, Case{"gpt", two, {1, 1, 1, 1}, 1}}) {
+    SCOPED_TRACE(testing::PrintToString(c));
+    auto config = configuration(c);
+    const auto folder = std::filesystem::path(testing::TempDir()) / "flow-resume";
+    std::filesystem::remove_all(folder);
+    config.run_dir = folder.string();
+    config.checkpoint = {.every = 4, .keep = 9};
+    const int ranks = ranks_of(c.replicas);
+    run_whole(config, {}, ranks);
+    const auto last = folder / "checkpoints/step-10";
+    const auto expected = bytes_of(last);
+    ASSERT_FALSE(expected.empty());
+    for (const int64_t step : {4, 8}) {
+      RunOptions options;
+      options.resume = true;
+      options.resume_from = folder / fmt::format("checkpoints/step-{}", step);
+      if (step == 8) {
+        // The run from step 4 wrote it anew.
+        ASSERT_TRUE(std::filesystem::exists(options.resume_from));
+      }
+      const auto result = run_whole(config, options, ranks);
+      EXPECT_EQ(result.steps, 10);
+      EXPECT_EQ(bytes_of(last), expected) << "from step " << step;
+    }
+    // Another layout has nothing in flight, and goes on all the same.
+    config.parallel.replicas = {1, 1};
+    config.parallel.pipe = 2;
+    config.train.steps = 12;
+    RunOptions options;
+    options.resume = true;
+    options.resume_from = folder / "checkpoints/step-4";
+    EXPECT_EQ(run_whole(config, options, 2).steps, 12);
+  }
+}
+
+TEST(Flow, RefusesWhatCannotBe) {
+  const auto refusal = [](const RunConfig& config, int ranks) -> std::string {
+    try {
+      run_trainer(config, ranks, 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_status(), 2);
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  auto config = configuration({"gpt", pipedream, {1, 1}, 1});
+  config.model.untied = false;
+  EXPECT_THAT(refusal(config, 2), HasSubstr("stages would change the parameters that they share"));
+  config = configuration({"mlp", two, {1, 1, 1, 1}, 3});
+  EXPECT_THAT(refusal(config, 4), HasSubstr("pipedream-2bw needs at least 3 microbatches of a rank of stage 0"));
+  config = configuration({"mlp", pipedream, {4, 1}, 1});
+  EXPECT_THAT(refusal(config, 5), HasSubstr("the microbatches of a step must divide over the 4 replicas of stage 0"));
+}
+
+}  // namespace
+}  // namespace trireme

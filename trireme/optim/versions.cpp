@@ -1,0 +1,130 @@
+#include "trireme/optim/versions.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+// Whether the model computes with the masters themselves.
+bool one_copy(const Bucket& bucket) { return bucket.values.is_same(bucket.master); }
+
+}  // namespace
+
+WeightVersions::WeightVersions(ParameterStore& store) : store_(store), spare_(store.buckets().size()) {
+  versions_[0] = take_newest();
+}
+
+WeightVersions::Version WeightVersions::take_newest() const {
+  Version version;
+  for (const auto& bucket : store_.buckets()) version.values.push_back(bucket.values);
+  return version;
+}
+
+void WeightVersions::use(int64_t number) {
+  if (number == in_use_) return;
+  const auto found = versions_.find(number);
+  if (found == versions_.end()) fail("version {} of the weights is gone: the newest is {}", number, newest_);
+  const auto& version = found->second;
+  auto& buckets = store_.buckets();
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    for (const auto& stored : buckets[b].parameters) {
+      auto& value = stored.parameter->value;
+      if (!stored.parameter->wide || one_copy(buckets[b])) {
+        value.set_data(ParameterStore::piece(version.values[b], stored));
+      } else if (number == newest_) {
+        value.set_data(ParameterStore::piece(buckets[b].master, stored));
+      } else {
+        value.set_data(version.wide.at(stored.parameter.get()));
+      }
+    }
+  }
+  in_use_ = number;
+}
+
+void WeightVersions::hold(int64_t version) { ++versions_.at(version).holders; }
+
+void WeightVersions::release(int64_t version) {
+  --versions_.at(version).holders;
+  drop_unheld();
+}
+
+void WeightVersions::keep_from(int64_t version) {
+  kept_from_ = version;
+  drop_unheld();
+}
+
+void WeightVersions::drop_unheld() {
+  for (auto it = versions_.begin(); it != versions_.end();) {
+    if (it->first == newest_ || it->first >= kept_from_ || it->second.holders > 0) {
+      ++it;
+      continue;
+    }
+    if (it->first == in_use_) use(newest_);
+    for (size_t b = 0; b < spare_.size(); ++b) spare_[b].push_back(it->second.values[b]);
+    it = versions_.erase(it);
+  }
+}
+
+void WeightVersions::advance() {
+  c10::NoGradGuard no_grad;
+  auto& buckets = store_.buckets();
+  auto& old = versions_.at(newest_);
+  const bool kept = old.holders > 0 || newest_ >= kept_from_;
+  if (kept) {
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      auto& bucket = buckets[b];
+      const bool one = one_copy(bucket);
+      at::Tensor fresh;
+      if (spare_[b].empty()) {
+        fresh = at::empty_like(bucket.values);
+      } else {
+        fresh = spare_[b].back();
+        spare_[b].pop_back();
+      }
+      if (one) {
+        fresh.copy_(bucket.master);
+        bucket.master = fresh;
+      } else {
+        for (const auto& stored : bucket.parameters) {
+          if (stored.parameter->wide)
+            old.wide[stored.parameter.get()] = ParameterStore::piece(bucket.master, stored).clone();
+        }
+      }
+      bucket.values = fresh;
+    }
+  }
+  const int64_t number = newest_++;
+  versions_[newest_] = take_newest();
+  if (!kept) versions_.erase(number);
+  in_use_ = -1;
+  use(newest_);
+  most_ = std::max(most_, count());
+}
+
+int64_t WeightVersions::bytes() const {
+  int64_t sum = 0;
+  for (const auto& [number, version] : versions_) {
+    if (number == newest_) continue;
+    for (const auto& values : version.values) sum += static_cast<int64_t>(values.nbytes());
+    for (const auto& [parameter, values] : version.wide) sum += static_cast<int64_t>(values.nbytes());
+  }
+  return sum;
+}
+
+void WeightVersions::restore(int64_t newest, std::map<int64_t, Version> older) {
+  versions_ = std::move(older);
+  newest_ = newest;
+  versions_[newest_] = take_newest();
+  kept_from_ = versions_.begin()->first;
+  in_use_ = -1;
+  use(newest_);
+  most_ = count();
+}
+
+}  // namespace trireme

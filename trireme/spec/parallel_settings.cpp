@@ -1,0 +1,109 @@
+#include "trireme/spec/parallel_settings.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfig& memory) {
+  settings.section("parallel", "How the work is split over ranks: stages of layers, and replicas of each stage.");
+  settings.add("parallel.pipe", parallel.pipe, "Stages that the layers are cut into, each on ranks of its own.")
+      .unit("stages")
+      .at_least(1);
+  settings.add("parallel.data", parallel.data, "Replicas of each stage; 0 = as many as the ranks allow.")
+      .unit("replicas")
+      .at_least(0);
+  settings
+      .add("parallel.shares", parallel.shares,
+           "How the samples of a batch are dealt: a number for each replica, such as its speed; empty = equally.")
+      .above(0);
+  settings.add_choice("parallel.schedule", parallel.schedule,
+                      {{"gpipe", ScheduleKind::gpipe},
+                       {"1f1b", ScheduleKind::one_forward_one_backward},
+                       {"arrival", ScheduleKind::arrival},
+                       {"interleaved", ScheduleKind::interleaved},
+                       {"zero-bubble", ScheduleKind::zero_bubble},
+                       {"zero-bubble-v", ScheduleKind::zero_bubble_v},
+                       {"pipedream", ScheduleKind::pipedream},
+                       {"pipedream-2bw", ScheduleKind::pipedream_2bw},
+                       {"file", ScheduleKind::file}},
+                      "What a stage does next: see docs/pipelines.md.");
+  settings
+      .add("parallel.cuts", parallel.cuts,
+           "First layer of each stage (or chunk) but the first, counted from 0; empty = about equal work for all.")
+      .at_least(1);
+  settings
+      .add("parallel.in_flight", parallel.in_flight,
+           "Most microbatches between their forward and backward pass (arrival, zero-bubble); 0 = as many as stages.")
+      .unit("microbatches")
+      .at_least(0);
+  settings.add("parallel.deterministic", parallel.deterministic,
+               "Whether microbatches keep their order (arrival only), so that two runs give the same bits.");
+  settings
+      .add(
+          "parallel.replicas", parallel.replicas,
+          "Replicas of each stage, where they differ; microbatches are dealt over them in turn. Empty = parallel.data.")
+      .at_least(1);
+  settings
+      .add("parallel.chunks", parallel.chunks, "Parts of the model that each rank holds (interleaved only); 0 = two.")
+      .at_least(0)
+      .at_most(64);
+  settings.add("parallel.schedule_file", parallel.schedule_file,
+               "A table of actions, a row for each stage: 0F0,0F1,0B0,0B1 (with parallel.schedule=file).");
+  settings.add("parallel.vertical_sync", parallel.vertical_sync,
+               "Whether a microbatch sees weights of the same age in all stages (pipedream only).");
+  settings.section("memory", "What a rank may hold.");
+  settings.add_choice("memory.activations", memory.activations,
+                      {{"keep", ActivationKind::keep}, {"recompute", ActivationKind::recompute}},
+                      "What a stage keeps of a microbatch until its backward pass: all that this needs, or its inputs "
+                      "alone, to compute the rest again.");
+  settings
+      .add("memory.limit_mb", memory.limit_mb,
+           "A run whose ranks would need more than this is refused before the first step; 0 = no limit.")
+      .unit("MB")
+      .at_least(0);
+}
+
+void check_parallel(const RunConfig& config, const Settings& settings) {
+  const auto require = [&](bool holds, const char* key, const char* rule, const char* other) {
+    if (!holds) settings.refuse_together(key, rule, other);
+  };
+  const auto& parallel = config.parallel;
+  const auto schedule = parallel.schedule;
+  const bool in_chunks = schedule == ScheduleKind::interleaved || schedule == ScheduleKind::zero_bubble_v ||
+                         schedule == ScheduleKind::file;
+  const auto count = [](const auto& list) { return static_cast<int64_t>(list.size()); };
+  require(parallel.cuts.empty() || in_chunks || count(parallel.cuts) == parallel.pipe - 1, "parallel.cuts",
+          "must name one layer less than", "parallel.pipe");
+  require(parallel.shares.empty() || parallel.data == 0 || count(parallel.shares) == parallel.data, "parallel.shares",
+          "must be as many numbers as", "parallel.data");
+  require(parallel.in_flight == 0 || schedule == ScheduleKind::arrival || schedule == ScheduleKind::zero_bubble,
+          "parallel.in_flight", "must be 0 with", "parallel.schedule");
+  require(parallel.chunks == 0 || schedule == ScheduleKind::interleaved, "parallel.chunks", "must be 0 with",
+          "parallel.schedule");
+  require(parallel.schedule_file.empty() == (schedule != ScheduleKind::file), "parallel.schedule_file",
+          schedule == ScheduleKind::file ? "must name a table of actions with" : "must be empty with",
+          "parallel.schedule");
+  require(!parallel.vertical_sync || schedule == ScheduleKind::pipedream, "parallel.vertical_sync",
+          "must be false with", "parallel.schedule");
+  if (never_drains(schedule)) {
+    require(parallel.pipe > 1, "parallel.pipe", "must be at least 2 with", "parallel.schedule");
+    require(config.sync.kind == SyncKind::allreduce, "sync.kind", "must be allreduce with", "parallel.schedule");
+    require(config.sync.order == SyncOrder::backward, "sync.order", "must be backward with", "parallel.schedule");
+    require(!shares_statistics(config.model) || parallel.pipe == 1 || parallel.data == 1 || !parallel.replicas.empty(),
+            "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");
+  }
+  // Passes that wait for those of other replicas must be in the same order on all of them.
+  require(
+      schedule != ScheduleKind::arrival || parallel.pipe == 1 || parallel.data == 1 || !shares_statistics(config.model),
+      "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");
+  if (parallel.replicas.empty()) return;
+  require(count(parallel.replicas) == parallel.pipe, "parallel.replicas", "must be as many numbers as",
+          "parallel.pipe");
+  require(parallel.data == 0, "parallel.data", "must be 0 with", "parallel.replicas");
+  require(parallel.shares.empty(), "parallel.shares", "must be empty with", "parallel.replicas");
+  require(schedule != ScheduleKind::file || std::count(parallel.replicas.begin(), parallel.replicas.end(),
+                                                       parallel.replicas.front()) == parallel.pipe,
+          "parallel.replicas", "must be equal numbers with", "parallel.schedule");
+}
+
+}  // namespace trireme

@@ -1,0 +1,409 @@
+// The trainer where the pipeline never drains: a step ends when its microbatches have come back, while those of the
+// next one are on their way already. No rank waits for all others at the end of a step. Rank 0, where a step ends last,
+// is told by the others what it was like; what it decides (to stop) the others obey so many steps later that nobody
+// waits for it.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/train/dealing.h"
+#include "trireme/train/stage_trainer.h"
+
+namespace trireme {
+
+void StageTrainer::open_flow() {
+  if (!ties_.empty()) {
+    refuse(
+        "parallel.schedule = {}: stages would change the parameters that they share ({}) at different times; give each "
+        "its own (model.untied=true, model.tied=false), or choose another schedule",
+        schedule_->name(), "a tied table");
+  }
+  const auto K = static_cast<int64_t>(pieces_.size());
+  const int stage = stage_number(), replicas = mesh_.replicas(stage);
+  flow_ =
+      std::make_unique<FlowState>(FlowState{Flow(config_.parallel.schedule, config_.parallel.vertical_sync, mesh_,
+                                                 stage, mesh_.replica_of(world_.rank()), K, mesh_.even() ? K : dealt_),
+                                            WeightVersions(*store_)});
+  auto& flow = *flow_;
+  flow.total = K * config_.train.steps;
+  if (flow.plan.changes_once() && K < flow.plan.ahead()) {
+    refuse(
+        "parallel.schedule = pipedream-2bw needs at least {} microbatches of a rank of stage {} in a step, as many as "
+        "it has in flight, and there are {}: lower train.microbatch, or raise train.batch",
+        flow.plan.ahead(), stage, K);
+  }
+  // Of each round, the samples that the stage's replicas learn from.
+  std::vector<int64_t> samples(static_cast<size_t>(flow.plan.rounds()), 0);
+  for (int replica = 0; replica < replicas; ++replica) {
+    const auto pieces = pieces_of(config_, mesh_, mesh_.rank_of(stage, replica));
+    if (!flow.plan.changes_once() && static_cast<int64_t>(pieces.size()) != K) {
+      refuse(
+          "parallel.schedule = pipedream: the microbatches of a step must divide over the {} replicas of stage {}: "
+          "change train.batch or train.microbatch",
+          replicas, stage);
+    }
+    for (size_t m = 0; m < pieces.size(); ++m) samples[flow.plan.changes_once() ? 0 : m] += pieces[m].count;
+  }
+  for (const int64_t count : samples)
+    flow.scales.push_back(static_cast<double>(config_.train.batch) / static_cast<double>(count));
+  flow.lr_share = flow.plan.changes_once() ? 1 : static_cast<double>(replicas) / mesh_.replicas(0);
+  flow.lag = flow.plan.steps_in_flight();
+
+  auto& chunk = chunks_.front();
+  const auto slots = static_cast<size_t>(flow.plan.steps_in_flight() * K);
+  make_flights(chunk, chunk.flights, slots);
+  for (size_t slot = 0; slot < slots; ++slot) {
+    auto& arrivals = flow.arrivals.emplace_back();
+    for (size_t i = 0; i < chunk.stage->incoming().size(); ++i) arrivals.push_back(box_of(activation, 0, slot, i));
+    auto& returns = flow.returns.emplace_back();
+    for (size_t i = 0; i < chunk.stage->outgoing().size(); ++i) returns.push_back(box_of(gradient, 0, slot, i));
+  }
+  open_reports();
+}
+
+// Small messages about steps: to rank 0, and back.
+void StageTrainer::open_reports() {
+  auto& flow = *flow_;
+  const auto open = [this](int from, MessageKind kind, at::Tensor& place, TaskId& task) {
+    return postbox_->open(from, {kind, 0, 0}, [this, &place, &task](PendingTensor message, auto error) {
+      if (!error) place = message.take();
+      executor_.complete(task, error);
+    });
+  };
+  if (mesh_.ranks() == 1) return;
+  if (world_.rank() != 0) {
+    flow.orders = open(0, order, flow.ordered, flow.order_task);
+    return;
+  }
+  flow.told.resize(static_cast<size_t>(world_.size()));
+  flow.told_tasks.resize(flow.told.size());
+  flow.tellers.resize(flow.told.size());
+  for (int rank = 1; rank < world_.size(); ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    flow.tellers[r] = open(rank, told, flow.told[r], flow.told_tasks[r]);
+  }
+}
+
+// The graph of a step with so many forward passes, which are built once for each number that occurs.
+StageTrainer::FlowStep& StageTrainer::flow_step(bool obeys) {
+  auto& flow = *flow_;
+  const auto actions = flow.plan.actions(flow.forwarded, flow.returned, flow.total);
+  const int64_t lead = flow.forwarded - flow.returned;
+  const auto forwards = static_cast<int64_t>(actions.size()) - flow.plan.per_step();
+  const auto [entry, fresh] = flow.steps.try_emplace({forwards, lead, obeys ? 1 : 0});
+  auto& step = entry->second;
+  if (!fresh) return step;
+  step.schedule = std::make_unique<ListSchedule>(schedule_->name(), actions);
+  step.forwards = forwards;
+  auto& graph = step.graph;
+  const auto& stage = *chunks_.front().stage;
+  const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this, forwards] { load_ahead(forwards); });
+  const auto pass = [&](TaskKind kind, int64_t index, std::function<void()> work) {
+    return graph.add(kind, static_cast<int32_t>(index), Lane::compute, std::move(work));
+  };
+  std::vector<TaskId> forward_tasks, backward_tasks, updates;
+  for (int64_t j = 0; j < forwards; ++j) {
+    forward_tasks.push_back(pass(TaskKind::forward, j, [this, j] { flow_forward(j); }));
+    graph.add_dependency(forward_tasks.back(), load);
+    auto& tasks = step.arrivals.emplace_back();
+    for (size_t i = 0; i < stage.incoming().size(); ++i) {
+      const auto expect = [this, j, i] { postbox_->expect(flow_->arrivals[slot_of(flow_->forwarded + j)][i]); };
+      tasks.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(j), Lane::wire, expect));
+      graph.add_dependency(forward_tasks.back(), tasks.back());
+    }
+  }
+  for (int64_t k = 0; k < flow.plan.per_step(); ++k) {
+    backward_tasks.push_back(pass(TaskKind::backward, k, [this, k] { flow_backward(k); }));
+    if (k >= lead) graph.add_dependency(backward_tasks.back(), forward_tasks[static_cast<size_t>(k - lead)]);
+    auto& tasks = step.returns.emplace_back();
+    for (size_t i = 0; i < stage.outgoing().size(); ++i) {
+      const auto expect = [this, k, i] { postbox_->expect(flow_->returns[slot_of(flow_->returned + k)][i]); };
+      tasks.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(k), Lane::wire, expect));
+      graph.add_dependency(backward_tasks.back(), tasks.back());
+    }
+  }
+  for (int64_t u = 0; u < flow.plan.rounds(); ++u) {
+    step.sends.push_back(sync_->add_tasks(graph));
+    updates.push_back(graph.add(
+        TaskKind::optimize, static_cast<int32_t>(u), Lane::compute, [this, u] { flow_update(static_cast<size_t>(u)); },
+        step.sends.back()));
+    if (flow.plan.changes_once()) {
+      for (const TaskId task : backward_tasks) graph.add_dependency(updates.back(), task);
+      continue;
+    }
+    graph.add_dependency(updates.back(), backward_tasks[static_cast<size_t>(u)]);
+    // The next gradients must not be written before these are used, and the next forward pass sees what they change.
+    if (u + 1 < flow.plan.rounds()) graph.add_dependency(backward_tasks[static_cast<size_t>(u) + 1], updates.back());
+    const int64_t next = u + flow.plan.ahead() + 1 - lead;
+    if (next >= 0 && next < forwards) graph.add_dependency(forward_tasks[static_cast<size_t>(next)], updates.back());
+  }
+  add_reports(step, updates.back(), obeys);
+  return step;
+}
+
+void StageTrainer::add_reports(FlowStep& step, TaskId last, bool obeys) {
+  auto& graph = step.graph;
+  std::vector<TaskId> before{last};
+  if (world_.rank() == 0) {
+    for (size_t r = 1; r < flow_->told.size(); ++r) {
+      step.told.push_back(
+          graph.add(TaskKind::receive, -1, Lane::wire, [this, r] { postbox_->expect(flow_->tellers[r]); }));
+      before.push_back(step.told.back());
+    }
+  } else if (obeys) {
+    step.order = graph.add(TaskKind::receive, -1, Lane::wire, [this] { postbox_->expect(flow_->orders); });
+  }
+  graph.add(TaskKind::decide, -1, Lane::compute, [this] { report_flow(); }, before);
+}
+
+size_t StageTrainer::slot_of(int64_t microbatch) const {
+  return static_cast<size_t>(microbatch) % chunks_.front().flights.size();
+}
+
+void StageTrainer::load_ahead(int64_t forwards) {
+  auto& flow = *flow_;
+  const int64_t K = flow.plan.per_step();
+  while (!flow.loaded.empty() && flow.loaded.front().step < flow.forwarded / K) flow.loaded.pop_front();
+  if (forwards == 0) return;
+  const int64_t needed = (flow.forwarded + forwards - 1) / K;
+  while (flow.loaded.empty() || flow.loaded.back().step < needed) flow.loaded.push_back(loader_->next());
+}
+
+// A microbatch sets out: its samples, and the weights that it sees.
+void StageTrainer::flow_forward(int64_t j) {
+  auto& flow = *flow_;
+  const int64_t number = flow.forwarded + j, K = flow.plan.per_step();
+  auto& flight = chunks_.front().flights[slot_of(number)];
+  auto& loaded = flow.loaded[static_cast<size_t>(number / K - flow.loaded.front().step)];
+  flight.data = std::move(loaded.microbatches[static_cast<size_t>(number % K)]);
+  flight.step = loaded.step;
+  flight.items = static_cast<double>(std::max<int64_t>(1, loaded.learnt_targets));
+  flight.version = std::max(flow.versions.oldest(), flow.plan.version_of(number, flow.versions.newest()));
+  flow.versions.hold(flight.version);
+  flow.next = number + 1;
+  forward(0, slot_of(number));
+}
+
+void StageTrainer::flow_backward(int64_t k) {
+  auto& flow = *flow_;
+  const bool begins = k == 0 || !flow.plan.changes_once();
+  if (begins) {
+    store_->begin_step();
+    sync_->begin_step(flow.plan.changes_once() ? flow.plan.per_step() : 1,
+                      flow.running->sends[flow.plan.changes_once() ? 0 : static_cast<size_t>(k)]);
+  }
+  const size_t slot = slot_of(flow.returned + k);
+  backward(0, slot);
+  flow.versions.release(chunks_.front().flights[slot].version);
+}
+
+// The stage changes its weights by the mean over the samples of a round. It knows no other stage's gradient: what is
+// clipped is its own.
+void StageTrainer::flow_update(size_t round) {
+  c10::NoGradGuard no_grad;
+  auto& flow = *flow_;
+  sync_->check_complete();
+  double squares = 0;
+  for (size_t b = 0; b < squares_.size(); ++b) {
+    measure(b);
+    squares += squares_[b].item<double>();
+  }
+  const double norm = flow.scales[round] * std::sqrt(squares), clip = config_.optimizer.clip;
+  if (!std::isfinite(norm)) {
+    fail(
+        "step {}: the gradient of stage {} is not finite, and a pipeline that does not drain cannot skip a step; lower "
+        "optimizer.lr, or use a wider train.precision",
+        own_step_, stage_number());
+  }
+  flow.squares = norm * norm;
+  // What the next forward pass, and so every later one, sees, or something newer.
+  flow.versions.keep_from(flow.plan.changes_once() ? flow.versions.newest()
+                                                   : flow.plan.version_of(flow.next, flow.versions.newest() + 1));
+  flow.versions.advance();
+  const double scale = flow.scales[round] * (clip > 0 && norm > clip ? clip / norm : 1);
+  for (size_t b = 0; b < store_->buckets().size(); ++b) update(b, flow.versions.newest(), lr_ * flow.lr_share, scale);
+}
+
+// What this rank knows of the step goes to rank 0, which makes the report and decides.
+void StageTrainer::report_flow() {
+  auto& flow = *flow_;
+  fill_totals();
+  auto* total = totals_.mutable_data_ptr<double>();
+  total[total_squares] = mesh_.replica_of(world_.rank()) == 0 ? flow.squares : 0;
+  if (world_.rank() != 0) {
+    postbox_->send(0, {told, 0, 0}, totals_.to(device_, /*non_blocking=*/false, /*copy=*/true));
+    stop_agreed_ = flow.ordered.defined() && flow.ordered.item<double>() > 0;
+    return;
+  }
+  for (size_t r = 1; r < flow.told.size(); ++r) totals_.add_(flow.told[r].cpu());
+  grad_norm_ = std::sqrt(totals_[total_squares].item<double>());
+  const double stop = totals_[total_stop].item<double>();
+  for (int rank = 1; rank < world_.size(); ++rank)
+    postbox_->send(rank, {order, 0, 0}, at::full({}, stop, at::TensorOptions().dtype(at::kDouble).device(device_)));
+  flow.decided.push_back(stop > 0);
+  const auto age = static_cast<int64_t>(flow.decided.size()) - 1 - flow.lag;
+  stop_agreed_ = mesh_.ranks() == 1 ? stop > 0 : age >= 0 && flow.decided[static_cast<size_t>(age)];
+}
+
+void StageTrainer::run_flow_step() {
+  auto& flow = *flow_;
+  if (flow.replays) replay();
+  const bool obeys = flow.steps_done >= flow.lag;
+  auto& step = flow_step(obeys);
+  flow.running = &step;
+  auto& flights = chunks_.front().flights;
+  for (size_t j = 0; j < step.arrivals.size(); ++j)
+    flights[slot_of(flow.forwarded + static_cast<int64_t>(j))].arrivals = step.arrivals[j];
+  for (size_t k = 0; k < step.returns.size(); ++k)
+    flights[slot_of(flow.returned + static_cast<int64_t>(k))].returns = step.returns[k];
+  for (size_t r = 1; r < flow.told_tasks.size(); ++r) flow.told_tasks[r] = step.told[r - 1];
+  flow.order_task = step.order;
+  executor_.run(step.graph, *step.schedule);
+  flow.forwarded += step.forwards;
+  flow.returned += flow.plan.per_step();
+  ++flow.steps_done;
+  progression_.updates = flow.versions.newest();
+  if (world_.rank() != 0) totals_.fill_(std::numeric_limits<double>::quiet_NaN());  // rank 0 knows
+  world_.recorder().memory().set("versions", flow.versions.bytes());
+  const auto due = [this](int64_t every) { return every > 0 && own_step_ % every == 0; };
+  flow.together = stop_agreed_ || own_step_ == config_.train.steps || due(config_.train.eval_every) ||
+                  due(config_.checkpoint.every) || due(config_.watchdog.replicas);
+}
+
+// What is in flight, as far as nobody else has it: the inputs of forward passes, and the weights that they saw.
+OwnState StageTrainer::flow_state() {
+  auto& flow = *flow_;
+  OwnState state;
+  const auto number = [](int64_t value) { return at::full({1}, value, at::kLong); };
+  state["flow.newest"] = number(flow.versions.newest());
+  state["flow.forwarded"] = number(flow.forwarded);
+  state["flow.total"] = number(flow.total);
+  for (const auto& [version, values] : flow.versions.all()) {
+    if (version == flow.versions.newest()) continue;
+    for (size_t b = 0; b < values.values.size(); ++b)
+      state[fmt::format("version.{}.{}", version, b)] = values.values[b];
+    for (const auto& [parameter, value] : values.wide)
+      state[fmt::format("version.{}.{}", version, parameter->name)] = value;
+  }
+  for (int64_t n = flow.returned; n < flow.forwarded; ++n) {
+    const auto& flight = chunks_.front().flights[slot_of(n)];
+    state[fmt::format("flight.{}.version", n)] = number(flight.version);
+    if (first_) continue;
+    for (size_t i = 0; i < flight.inputs.size(); ++i)
+      state[fmt::format("flight.{}.input.{}", n, i)] = flight.inputs[i].detach();
+  }
+  return state;
+}
+
+// Goes on with what was in flight. Collective: where the state of any rank is of another layout, all fill the pipeline
+// anew.
+bool StageTrainer::go_on(const OwnState& state) {
+  auto& flow = *flow_;
+  flow.returned = flow.forwarded = flow.next = progression_.step * flow.plan.per_step();
+  flow.versions.restore(progression_.updates, {});
+  const auto fits = at::full({1}, fits_flow(state) ? 1 : 0, at::kLong);
+  auto& communicator = world_.communicator();
+  communicator.now([&] { return communicator.all_reduce(fits, ReduceOp::min, "agree on what is in flight"); });
+  if (fits.item<int64_t>() == 0) return false;
+  const auto& buckets = store_->buckets();
+  const int64_t newest = state.at("flow.newest").item<int64_t>();
+  std::map<int64_t, WeightVersions::Version> older;
+  for (int64_t version = std::max<int64_t>(0, newest - flow.plan.most_versions()); version < newest; ++version) {
+    if (!state.count(fmt::format("version.{}.0", version))) continue;
+    auto& kept = older[version];
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      kept.values.push_back(state.at(fmt::format("version.{}.{}", version, b)).to(buckets[b].values.options()));
+      for (const auto& stored : buckets[b].parameters) {
+        const auto wide = state.find(fmt::format("version.{}.{}", version, stored.parameter->name));
+        if (wide != state.end()) kept.wide[stored.parameter.get()] = wide->second.to(buckets[b].master.options());
+      }
+    }
+  }
+  flow.versions.restore(newest, std::move(older));
+  flow.forwarded = flow.next = state.at("flow.forwarded").item<int64_t>();
+  flow.total_then = state.at("flow.total").item<int64_t>();
+  flow.replays = flow.forwarded > flow.returned;
+  auto& chunk = chunks_.front();
+  for (int64_t n = flow.returned; n < flow.forwarded; ++n) {
+    auto& flight = chunk.flights[slot_of(n)];
+    flight.version = state.at(fmt::format("flight.{}.version", n)).item<int64_t>();
+    for (size_t i = 0; i < chunk.stage->incoming().size(); ++i)
+      flight.arrived[i] = {state.at(fmt::format("flight.{}.input.{}", n, i)).to(device_), {}};
+  }
+  return true;
+}
+
+// Whether a state is one of this rank's part of the model, at this step.
+bool StageTrainer::fits_flow(const OwnState& state) const {
+  const auto& flow = *flow_;
+  for (const char* name : {"flow.newest", "flow.forwarded", "flow.total"}) {
+    if (!state.count(name)) return false;
+  }
+  const int64_t forwarded = state.at("flow.forwarded").item<int64_t>();
+  if (forwarded < flow.returned || forwarded - flow.returned > flow.plan.ahead()) return false;
+  const auto& buckets = store_->buckets();
+  const auto holds = [&](int64_t version) {
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      const auto found = state.find(fmt::format("version.{}.{}", version, b));
+      if (found == state.end() || found->second.sizes() != buckets[b].values.sizes()) return false;
+    }
+    return !state.count(fmt::format("version.{}.{}", version, buckets.size()));
+  };
+  for (int64_t n = flow.returned; n < forwarded; ++n) {
+    const auto seen = state.find(fmt::format("flight.{}.version", n));
+    if (seen == state.end()) return false;
+    const int64_t version = seen->second.item<int64_t>();
+    if (version != state.at("flow.newest").item<int64_t>() && !holds(version)) return false;
+    for (size_t i = 0; i < chunks_.front().stage->incoming().size(); ++i) {
+      if (!state.count(fmt::format("flight.{}.input.{}", n, i))) return false;
+    }
+  }
+  return true;
+}
+
+// The forward passes that had been done are done again, with what they saw then; the others have had their messages.
+void StageTrainer::replay() {
+  auto& flow = *flow_;
+  const int64_t forwarded = flow.forwarded, K = flow.plan.per_step();
+  std::vector<at::Tensor> remembered;
+  for (const auto& buffer : model_->buffers()) remembered.push_back(buffer->value.clone());
+  flow.forwarded = flow.returned;
+  load_ahead(forwarded - flow.returned);
+  for (int64_t n = flow.returned; n < forwarded; ++n) {
+    auto& flight = chunks_.front().flights[slot_of(n)];
+    auto& loaded = flow.loaded[static_cast<size_t>(n / K - flow.loaded.front().step)];
+    flight.data = std::move(loaded.microbatches[static_cast<size_t>(n % K)]);
+    flight.step = loaded.step;
+    flight.items = static_cast<double>(std::max<int64_t>(1, loaded.learnt_targets));
+    flow.versions.hold(flight.version);
+    flow.replayed = n;
+    forward(0, slot_of(n));
+  }
+  flow.replayed = -1;
+  flow.replays = false;
+  flow.forwarded = forwarded;
+  c10::NoGradGuard no_grad;
+  size_t i = 0;
+  for (const auto& buffer : model_->buffers()) buffer->value.copy_(remembered[i++]);
+}
+
+// Whether a later part of the model had passed the microbatch that is being replayed.
+bool StageTrainer::had_passed(int part) const {
+  const auto& flow = *flow_;
+  const int64_t K = flow.plan.per_step();
+  const int stage = mesh_.stage_of_part(part);
+  const int in_step = number_of(static_cast<size_t>(flow.replayed % K));
+  const int replicas = mesh_.even() ? 1 : mesh_.replicas(stage);
+  const int replica = mesh_.even() ? mesh_.replica_of(world_.rank()) : in_step % replicas;
+  const auto there = static_cast<int64_t>(pieces_of(config_, mesh_, mesh_.rank_of(stage, replica)).size());
+  const Flow other(config_.parallel.schedule, false, mesh_, stage, replica, there, mesh_.even() ? there : dealt_);
+  const int64_t number = flow.replayed / K * there + in_step / replicas;
+  return number < other.forwarded(progression_.step * there, flow.total_then / K * there);
+}
+
+}  // namespace trireme
