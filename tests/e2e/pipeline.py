@@ -31,7 +31,14 @@ def stages(args, where, expected):
         "2 stages of 2 replicas, 1f1b": (["parallel.pipe=2"], [], 4),
         "3 stages, by mpirun": (["parallel.pipe=3", "comm.transport=mpi"], MPIRUN, 3),
         "2 stages of 2 replicas, arrival, by mpirun": (["parallel.pipe=2", "parallel.schedule=arrival", "comm.transport=mpi"], MPIRUN, 4),
+        "3 stages of 2 chunks, interleaved": (["parallel.pipe=3", "parallel.schedule=interleaved"], [], 3),
+        "3 replicas, then 1, zero-bubble": (["parallel.pipe=2", "parallel.replicas=[3,1]", "parallel.schedule=zero-bubble"], [], 4),
+        "2 stages as a V, by mpirun": (["parallel.pipe=2", "parallel.schedule=zero-bubble-v", "comm.transport=mpi"], MPIRUN, 2),
+        "1 replica, then 2, 1f1b, by mpirun": (["parallel.pipe=2", "parallel.replicas=[1,2]", "comm.transport=mpi"], MPIRUN, 3),
+        "2 stages, by a table of actions": (["parallel.pipe=2", "parallel.schedule=file", "parallel.schedule_file=actions.csv"], [], 2),
     }
+    rows = [[f"{stage}F{m}" for m in range(6)] + [f"{stage}B{m}" for m in range(6)] for stage in range(2)]
+    (where / "actions.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
     for number, (what, (settings, launcher, ranks)) in enumerate(ways.items()):
         words = [args.program, "train", *CONFIG, *settings, f"run_dir=way-{number}"]
         job = run([*launcher, "-np", ranks, *words] if launcher else [*words, "--ranks", ranks], where)
@@ -69,6 +76,32 @@ def a_stage_dies(args, where):
         check(model_bytes(where / run_dir, 60) == model_bytes(where / "whole", 60), f"{run_dir}: other bytes after resuming")
         check(not job.leftovers(), f"left behind {job.leftovers()}")
         print(f"stage {victim} killed: named, resumed to the same bytes")
+
+
+def never_drains(args, where):
+    """Stopped with microbatches in flight, and killed: the run ends with the bytes of one that nobody disturbed."""
+    for schedule in ("pipedream", "pipedream-2bw"):
+        words = [args.program, "train", *CONFIG, "model.untied=true", "train.steps=60", "parallel.pipe=3", f"parallel.schedule={schedule}",
+                 "checkpoint.every=10", "--ranks", 3]  # fmt: skip
+        run([*words, f"run_dir=whole-{schedule}"], where)
+        expected = model_bytes(where / f"whole-{schedule}", 60)
+        job = Job([*words, f"run_dir=stopped-{schedule}"], where)
+        job.wait_for_step(12)
+        os.kill(job.process.pid, signal.SIGTERM)
+        check(job.wait() == 143, f"how it ended:\n{job.output}")
+        saved = checkpoints(where / f"stopped-{schedule}")[-1]
+        check(not job.leftovers(), f"left behind {job.leftovers()}")
+        run([*words, f"run_dir=stopped-{schedule}", "--resume"], where)
+        check(model_bytes(where / f"stopped-{schedule}", 60) == expected, f"{schedule}: other bytes after resuming from step {saved}")
+        job = Job([*words, f"run_dir=killed-{schedule}"], where)
+        job.wait_for(lambda: checkpoints(where / f"killed-{schedule}"), "a checkpoint was there")
+        os.kill(job.wait_for_ranks(3)[1], signal.SIGKILL)
+        check(job.wait() == 1 and "rank 1 (process" in job.output, f"how it ended:\n{job.output}")
+        run([*words, f"run_dir=killed-{schedule}", "--resume"], where)
+        check(model_bytes(where / f"killed-{schedule}", 60) == expected, f"{schedule}: other bytes after a kill")
+        print(f"{schedule}: stopped at step {saved} and killed, resumed to the same bytes", flush=True)
+    job = run([*words, "sync.kind=stale", "run_dir=refused-2"], where, status=2)
+    check("sync.kind = stale" in job.output, job.output)
 
 
 def other_layouts(args, where):
@@ -112,6 +145,7 @@ def test():
         stages(args, where, expected)
         same(larger_than_a_rank(args, where), expected, "four ranks of 2 MB")
         a_stage_dies(args, where)
+        never_drains(args, where)
         other_layouts(args, where)
         timeline(args, where)
         refusals(args, where)

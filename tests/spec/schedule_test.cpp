@@ -45,7 +45,7 @@ TEST(Schedule, OneForwardOneBackwardHoldsAsManyAsStagesFollow) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         const ListSchedule schedule("1f1b", one_forward_one_backward_actions({stage, stages, microbatches}));
         EXPECT_EQ(schedule.in_flight(), std::min(stages - stage, microbatches));
-        EXPECT_EQ(schedule.actions().size(), static_cast<size_t>(2 * microbatches));
+        EXPECT_EQ((*schedule.plan()).size(), static_cast<size_t>(2 * microbatches));
       }
     }
   }

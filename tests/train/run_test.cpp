@@ -92,7 +92,7 @@ TEST_F(Run, LeavesItsFolderBehind) {
   EXPECT_THAT(text_of(folder / "run/plan.yaml"),
               AllOf(HasSubstr("ranks: 2\n"), HasSubstr("sync: allreduce\n"),
                     HasSubstr("{rank: 1, first: 3, samples: 4, microbatches: 1}"),
-                    HasSubstr("{stage: 0, first: embedding, last: head, layers: 4, ")));
+                    HasSubstr("{stage: 0, replicas: 2, chunks: [embedding - head], layers: 4, ")));
   EXPECT_THAT(text_of(folder / "run/log.txt"), HasSubstr("run folder: "));
 
   std::set<int64_t> steps, evaluated, saved;

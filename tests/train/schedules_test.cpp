@@ -169,7 +169,7 @@ TEST(Schedules, ATableOfActionsRuns) {
   std::vector<ActionList> rows;
   for (int s = 0; s < 3; ++s) {
     const auto schedule = make_schedule(vee, place_of(mesh, s, 0, 4), {});
-    rows.push_back(dynamic_cast<const ListSchedule&>(*schedule).actions());
+    rows.push_back(*schedule->plan());
   }
   const auto path = std::filesystem::path(testing::TempDir()) / "actions.csv";
   write_atomically(path, action_table_text(rows, true));
@@ -205,6 +205,30 @@ TEST(Schedules, HoldTheBytesThatTheFormulasSay) {
       EXPECT_LE(held, trainer.schedule().in_flight() * most) << name(schedule) << ", rank " << world.rank();
       EXPECT_GT(held, (trainer.schedule().in_flight() - 1) * each / 2) << name(schedule) << ", rank " << world.rank();
     });
+  }
+}
+
+// A stage that keeps its inputs alone: the same numbers, dropout and running statistics included, and fewer bytes.
+TEST(Schedules, WhatIsComputedAgainIsTheSame) {
+  for (const auto* model : {"gpt", "resnet18"}) {
+    for (const auto schedule : {f1b1, zero_bubble, interleaved}) {
+      SCOPED_TRACE(fmt::format("{}, {}", model, name(schedule)));
+      auto config = configuration(model);
+      config.train.microbatch = 2;
+      const auto expected = run_trainer(config, 1, 2);
+      config.parallel = {.pipe = 2, .schedule = schedule};
+      int64_t bytes[2] = {};
+      for (const auto kept : {ActivationKind::keep, ActivationKind::recompute}) {
+        config.memory.activations = kept;
+        const auto found = run_trainer(config, 2, 2, [&](StageTrainer& trainer, World& world, int64_t step) {
+          if (step == 2 && world.rank() == 0) bytes[kept == ActivationKind::keep ? 0 : 1] = trainer.activation_bytes();
+        });
+        expect_same(expected, found);
+      }
+      if (schedule != zero_bubble) {
+        EXPECT_LT(bytes[1], bytes[0] / 2);
+      }
+    }
   }
 }
 

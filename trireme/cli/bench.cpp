@@ -20,7 +20,7 @@ void add_pipeline(CLI::App& command, Action& chosen) {
   auto* pipeline = command.add_subcommand("pipeline", "A GPT in stages beside torch.distributed.pipelining");
   pipeline->footer("Example: trireme bench pipeline --case small --plot pictures");
   pipeline->add_option("--case", options->only, "large, small, jitter, schedules, bubble or engine (default: all)")
-      ->check(CLI::IsMember({"large", "small", "jitter", "engine"}));
+      ->check(CLI::IsMember({"large", "small", "jitter", "schedules", "bubble", "engine"}));
   pipeline->add_option("--stages", options->stages, "Stages, one rank each")
       ->capture_default_str()
       ->check(CLI::Range(1, 10));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <cstring>
 
 #include "trireme/base/error.h"
@@ -81,8 +83,12 @@ void SharedCollectives::by_kernel(Copy copy, int rank, int64_t offset, std::byte
   while (bytes > 0) {
     const iovec mine{here, static_cast<size_t>(bytes)}, theirs{there, static_cast<size_t>(bytes)};
     const ssize_t count = copy(process, &mine, 1, &theirs, 1, 0);
-    if (count <= 0)
-      fail("the memory of rank {} (process {}) cannot be reached: {}", rank, process, std::strerror(errno));
+    if (count <= 0) {
+      const int reason = errno;
+      // It has died. The watchdog ends this process in a moment, and knows what the other was doing.
+      if (reason == ESRCH || reason == EFAULT) std::this_thread::sleep_for(std::chrono::seconds(5));
+      fail("the memory of rank {} (process {}) cannot be reached: {}", rank, process, std::strerror(reason));
+    }
     here += count;
     there += count;
     bytes -= count;

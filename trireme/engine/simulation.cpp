@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <set>
 #include <tuple>
 
 #include "trireme/base/error.h"
@@ -37,7 +38,7 @@ struct Rank {
   Graph graph;
   std::vector<Part> parts;  // by chunk
   bool busy = false, done = false;
-  int in_flight = 0;
+  int in_flight = 0, slices = 0;
 };
 
 size_t way_of(TaskKind kind) { return kind == TaskKind::forward ? 0 : kind == TaskKind::backward ? 1 : 2; }
@@ -60,6 +61,7 @@ class Pipeline {
   PipelineReport run() {
     for (auto& rank : ranks_) rank->executor.begin(rank->graph, *rank->schedule);
     for (size_t r = 0; r < ranks_.size(); ++r) advance(static_cast<int>(r));
+    std::set<int> moved;
     while (!events_.empty()) {
       const auto event = events_.top();
       events_.pop();
@@ -70,7 +72,11 @@ class Pipeline {
       } else {
         rank.busy = false;
       }
-      advance(event.rank);
+      moved.insert(event.rank);
+      // What happens at one time is known before anybody chooses.
+      if (!events_.empty() && events_.top().time_s <= clock_.now + 1e-12) continue;
+      for (const int one : moved) advance(one);
+      moved.clear();
     }
     check_that_all_ended();
     report_.step_s = clock_.now;
@@ -112,7 +118,7 @@ class Pipeline {
         before = {add(TaskKind::forward, before)};
         if (number + 1 < mesh_.parts()) before.push_back(part.backward_message.emplace_back(message()));
         const TaskId backward = add(TaskKind::backward, before);
-        if (splits) add(TaskKind::weights, {backward});
+        for (TaskId slice = backward, i = 0; splits && i < weight_slices; ++i) slice = add(TaskKind::weights, {slice});
       }
     }
   }
@@ -121,15 +127,16 @@ class Pipeline {
   void pass(int r, StageAction action) {
     auto& rank = *ranks_[static_cast<size_t>(r)];
     const bool forward = action.kind == TaskKind::forward, splits = rank.schedule->splits();
+    const bool weights = action.kind == TaskKind::weights;
     const double whole = forward ? rank.cost.forward_s : rank.cost.backward_s / (splits ? 2 : 1);
-    const double end = clock_.now + whole / mesh_.chunks;
+    const double end = clock_.now + whole / mesh_.chunks / (weights ? weight_slices : 1);
     report_.spans.push_back({r, action, clock_.now, end});
     rank.busy = true;
     rank.parts[static_cast<size_t>(action.chunk)].passed[way_of(action.kind)][static_cast<size_t>(action.microbatch)] =
         true;
     if (forward) {
       ++rank.in_flight;
-    } else if (action.kind == (splits ? TaskKind::weights : TaskKind::backward)) {
+    } else if (weights ? ++rank.slices % weight_slices == 0 : !splits) {
       --rank.in_flight;
     }
     auto& most = report_.in_flight[static_cast<size_t>(r)];
@@ -139,7 +146,7 @@ class Pipeline {
            rank.schedule->name(), rank.place.stage, rank.in_flight, action.microbatch, rank.schedule->in_flight());
     }
     events_.push({end, ++number_, r, false, 0});
-    if (action.kind != TaskKind::weights) send(rank, action, end);
+    if (!weights) send(rank, action, end);
   }
 
   void send(const Rank& rank, StageAction action, double end) {

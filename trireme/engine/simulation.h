@@ -21,7 +21,8 @@ struct StageCost {
 
 struct PassSpan {
   int rank = 0;
-  StageAction action{TaskKind::forward, 0};  // with the rank's own number of the microbatch
+  // With the rank's own number of the microbatch. Weights' gradients are several spans (weight_slices).
+  StageAction action{TaskKind::forward, 0};
   double begin_s = 0, end_s = 0;
 };
 

@@ -79,9 +79,10 @@ int64_t DeferredGradients::bytes() const {
   return sum;
 }
 
-void DeferredGradients::compute() {
+void DeferredGradients::compute(size_t begin, size_t end) {
   const c10::NoGradGuard no_grad;
-  for (auto& write : writes) {
+  for (size_t i = begin; i < end; ++i) {
+    auto& write = writes[i];
     if (write.gradient) {
       write.slot->add(write.gradient());
     } else if (write.right.defined()) {
@@ -91,7 +92,6 @@ void DeferredGradients::compute() {
     }
     write = {};  // memory goes back as the work gets done
   }
-  writes.clear();
 }
 
 }  // namespace trireme

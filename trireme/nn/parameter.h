@@ -48,8 +48,8 @@ struct DeferredGradients {
   };
   std::vector<Write> writes;
 
-  void compute();         // in the order in which they were put off
-  int64_t bytes() const;  // of the tensors that they keep alive, each once
+  void compute(size_t begin, size_t end);  // these, in the order in which they were put off; they keep nothing then
+  int64_t bytes() const;                   // of the tensors that they keep alive, each once
 };
 
 // How a parameter starts: a distribution and its scale.

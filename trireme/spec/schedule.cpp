@@ -25,6 +25,17 @@ size_t first_other(std::span<const ReadyTask> ready) {
   return best;
 }
 
+size_t place_in_list(const StageState& state) {
+  return static_cast<size_t>(state.forwards + state.backwards + state.weights_done());
+}
+
+size_t find(std::span<const ReadyTask> ready, const StageAction& action) {
+  for (size_t i = 0; i < ready.size(); ++i) {
+    if (StageAction{ready[i].kind, ready[i].index, ready[i].chunk} == action) return i;
+  }
+  return Schedule::none;
+}
+
 }  // namespace
 
 ListSchedule::ListSchedule(std::string name, ActionList actions)
@@ -37,18 +48,40 @@ ListSchedule::ListSchedule(std::string name, ActionList actions)
 }
 
 size_t ListSchedule::choose(std::span<const ReadyTask> ready, const StageState& state) const {
-  const auto place = static_cast<size_t>(state.begun());
-  if (place < actions_.size()) {
-    for (size_t i = 0; i < ready.size(); ++i) {
-      if (StageAction{ready[i].kind, ready[i].index, ready[i].chunk} == actions_[place]) return i;
-    }
-  }
-  return first_other(ready);
+  const size_t place = place_in_list(state);
+  const size_t found = place < actions_.size() ? find(ready, actions_[place]) : none;
+  return found != none ? found : first_other(ready);
 }
 
 TaskKind ListSchedule::awaited(const StageState& state) const {
-  const auto place = static_cast<size_t>(state.begun());
+  const size_t place = place_in_list(state);
   return place < actions_.size() ? actions_[place].kind : TaskKind::reduce;
+}
+
+FillingSchedule::FillingSchedule(std::string name, ActionList plan) : plan_(std::move(name), std::move(plan)) {
+  for (const auto& action : *plan_.plan()) {
+    if (action.kind != TaskKind::weights) passes_.push_back(action);
+  }
+}
+
+size_t FillingSchedule::choose(std::span<const ReadyTask> ready, const StageState& state) const {
+  const auto place = static_cast<size_t>(state.forwards + state.backwards);
+  if (place < passes_.size()) {
+    const bool room = passes_[place].kind != TaskKind::forward || state.forwards - state.weights_done() < in_flight();
+    const size_t found = room ? find(ready, passes_[place]) : none;
+    if (found != none) return found;
+  }
+  size_t earliest = none;
+  for (size_t i = 0; i < ready.size(); ++i) {
+    if (ready[i].kind != TaskKind::weights) continue;
+    if (earliest == none || ready[i].order < ready[earliest].order) earliest = i;
+  }
+  return earliest != none ? earliest : first_other(ready);
+}
+
+TaskKind FillingSchedule::awaited(const StageState& state) const {
+  const auto place = static_cast<size_t>(state.forwards + state.backwards);
+  return place < passes_.size() ? passes_[place].kind : TaskKind::reduce;
 }
 
 ArrivalSchedule::ArrivalSchedule(StagePlace place, int in_flight, bool in_order)
@@ -77,6 +110,9 @@ std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& pla
   const auto listed = [](const char* name, ActionList actions) {
     return std::make_unique<ListSchedule>(name, std::move(actions));
   };
+  const auto filled = [](const char* name, ActionList actions) {
+    return std::make_unique<FillingSchedule>(name, std::move(actions));
+  };
   switch (kind) {
     case ScheduleKind::gpipe: return listed("gpipe", gpipe_actions(place));
     case ScheduleKind::one_forward_one_backward: return listed("1f1b", one_forward_one_backward_actions(place));
@@ -84,8 +120,8 @@ std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& pla
     case ScheduleKind::pipedream: return listed("pipedream", one_forward_one_backward_actions(place));
     case ScheduleKind::pipedream_2bw: return listed("pipedream-2bw", one_forward_one_backward_actions(place));
     case ScheduleKind::interleaved: return listed("interleaved", interleaved_actions(place));
-    case ScheduleKind::zero_bubble: return listed("zero-bubble", zero_bubble_actions(place, options.in_flight));
-    case ScheduleKind::zero_bubble_v: return listed("zero-bubble-v", zero_bubble_v_actions(place));
+    case ScheduleKind::zero_bubble: return filled("zero-bubble", zero_bubble_actions(place, options.in_flight));
+    case ScheduleKind::zero_bubble_v: return filled("zero-bubble-v", zero_bubble_v_actions(place));
     case ScheduleKind::file: return listed("file", read_action_table(options.file).actions_of(place));
     case ScheduleKind::arrival: {
       const int in_flight = options.in_flight > 0 ? options.in_flight : first_stage_in_flight(place);

@@ -55,12 +55,16 @@ struct StageAction {
 
 using ActionList = std::vector<StageAction>;
 
-// How many passes the rank has begun in this step.
+// The weights' gradients of a pass are so many tasks, behind each other: a message that comes meanwhile waits for a
+// part of them only.
+constexpr int32_t weight_slices = 4;
+
+// How many passes the rank has begun in this step; of weights' gradients, how many slices.
 struct StageState {
   int32_t forwards = 0, backwards = 0, weights = 0;
 
   int32_t in_flight() const { return forwards - backwards; }
-  int32_t begun() const { return forwards + backwards + weights; }
+  int32_t weights_done() const { return weights / weight_slices; }
 };
 
 class Schedule {
@@ -77,8 +81,10 @@ class Schedule {
   virtual int in_flight() const = 0;
   // Whether choices depend on when messages come: then they must be made on what is there, not on what is on its way.
   virtual bool follows_arrivals() const { return false; }
-  // Whether a backward pass leaves the weights' gradients to a task of their own.
+  // Whether a backward pass leaves the weights' gradients to tasks of their own.
   virtual bool splits() const { return false; }
+  // The order of passes, where it is known beforehand, at least if all takes equally long.
+  virtual const ActionList* plan() const { return nullptr; }
 };
 
 // What only a list of actions decides: the next one of the list, as soon as it is ready.
@@ -91,13 +97,32 @@ class ListSchedule final : public Schedule {
   TaskKind awaited(const StageState& state) const override;
   int in_flight() const override { return in_flight_; }
   bool splits() const override { return splits_; }
-  const ActionList& actions() const { return actions_; }
+  const ActionList* plan() const override { return &actions_; }
 
  private:
   std::string name_;
   ActionList actions_;
   bool splits_ = false;
   int in_flight_ = 0;
+};
+
+// The forward and backward passes of a list, in its order, and weights' gradients whenever the next of these has to
+// wait for a message, or for memory. A list with these at fixed places would wait for them where passes take other
+// times than it was made for.
+class FillingSchedule final : public Schedule {
+ public:
+  FillingSchedule(std::string name, ActionList plan);
+
+  const char* name() const override { return plan_.name(); }
+  size_t choose(std::span<const ReadyTask> ready, const StageState& state) const override;
+  TaskKind awaited(const StageState& state) const override;
+  int in_flight() const override { return plan_.in_flight(); }
+  bool splits() const override { return true; }
+  const ActionList* plan() const override { return plan_.plan(); }
+
+ private:
+  ListSchedule plan_;
+  ActionList passes_;
 };
 
 // Whatever has come. `in_order`: microbatches pass in their order in both directions, so that sums do not depend on who

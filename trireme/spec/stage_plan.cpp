@@ -43,13 +43,13 @@ Pass largest_pass(const RunConfig& config, const Mesh& mesh) {
 
 // Elements of all passes that are in flight at once, at most, when one through each chunk leaves so many.
 int64_t most_held(const Schedule& schedule, const std::vector<int64_t>& by_chunk) {
-  const auto* list = dynamic_cast<const ListSchedule*>(&schedule);
-  if (!list) return schedule.in_flight() * by_chunk.front();
+  const auto* plan = schedule.plan();
+  if (!plan) return schedule.in_flight() * by_chunk.front();
   int64_t held = 0, most = 0;
-  for (const auto& action : list->actions()) {
+  for (const auto& action : *plan) {
     const int64_t elements = by_chunk[static_cast<size_t>(action.chunk)];
     if (action.kind == TaskKind::forward) held += elements;
-    if (action.kind == (list->splits() ? TaskKind::weights : TaskKind::backward)) held -= elements;
+    if (action.kind == (schedule.splits() ? TaskKind::weights : TaskKind::backward)) held -= elements;
     most = std::max(most, held);
   }
   return most;

@@ -242,7 +242,8 @@ void StageTrainer::backward(size_t c, size_t m) {
     kept_bytes_ += held - flight.bytes;
     flight.bytes = held;
   } else {
-    weight_gradients_.compute();
+    weight_gradients_.compute(0, weight_gradients_.writes.size());
+    weight_gradients_.writes.clear();
     release(flight);
   }
   sync_->end_pass(chunk.parameters);
@@ -250,11 +251,16 @@ void StageTrainer::backward(size_t c, size_t m) {
   finish_pass();
 }
 
-void StageTrainer::compute_weights(size_t c, size_t m) {
+void StageTrainer::compute_weights(size_t c, size_t m, int32_t slice) {
   auto& flight = chunks_[c].flights[m];
   const DeviceSpan span(&device_trace_, on_card("weights", static_cast<int64_t>(m)));
-  flight.weights.compute();
-  release(flight);
+  const size_t count = flight.weights.writes.size();
+  flight.weights.compute(count * static_cast<size_t>(slice) / weight_slices,
+                         count * static_cast<size_t>(slice + 1) / weight_slices);
+  if (slice + 1 == weight_slices) {
+    flight.weights.writes.clear();
+    release(flight);
+  }
   finish_pass();
 }
 

@@ -301,8 +301,8 @@ std::vector<TaskId> StageTrainer::add_passes(Graph& graph, TaskId load) {
       before.push_back(forwards[c][m]);
       backwards[c].push_back(add(TaskKind::backward, c, m, [this, c, m] { backward(c, m); }, before));
       ends.push_back(backwards[c].back());
-      if (schedule_->splits())
-        ends.back() = add(TaskKind::weights, c, m, [this, c, m] { compute_weights(c, m); }, {ends.back()});
+      for (int32_t i = 0; schedule_->splits() && i < weight_slices; ++i)
+        ends.back() = add(TaskKind::weights, c, m, [this, c, m, i] { compute_weights(c, m, i); }, {ends.back()});
     }
   }
   return ends;

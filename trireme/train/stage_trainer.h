@@ -203,7 +203,7 @@ class StageTrainer {
   void load_step();
   void forward(size_t chunk, size_t microbatch);
   void backward(size_t chunk, size_t microbatch);
-  void compute_weights(size_t chunk, size_t microbatch);
+  void compute_weights(size_t chunk, size_t microbatch, int32_t slice);
   void compute(const Chunk& chunk, Flight& flight);
   void compute_again(const Chunk& chunk, Flight& flight);
   bool recomputes() const { return config_.memory.activations == ActivationKind::recompute; }
