@@ -1,0 +1,210 @@
+// How a trainer comes to be: its parts of the model, its groups and ways to other ranks, its store, and its graphs.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "trireme/base/log.h"
+#include "trireme/device/counted_memory.h"
+#include "trireme/device/device.h"
+#include "trireme/parallel/codec_choice.h"
+#include "trireme/train/dealing.h"
+#include "trireme/train/stage_trainer.h"
+#include "trireme/train/teacher.h"
+
+namespace trireme {
+
+StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> model)
+    : config_(config),
+      world_(world),
+      data_(data),
+      mesh_(make_mesh(config.parallel, world.size())),
+      pieces_(pieces_of(config, mesh_, world.rank())),
+      samples_(std::accumulate(pieces_.begin(), pieces_.end(), int64_t{0},
+                               [](int64_t sum, const Share& piece) { return sum + piece.count; })),
+      dealt_(microbatch_counts(config, mesh_).front()),
+      device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
+      device_trace_(device_, world.recorder()),
+      executor_(world.recorder(), clock_, &carriers_) {
+  count_memory();
+  check_shares(config, *data.train, mesh_);
+  if (const auto dealt = describe_dealing(config, mesh_); !dealt.empty()) log::info("{}", dealt);
+  if (config.train.microbatch > 0 && samples_ % config.train.microbatch != 0) {
+    log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", samples_,
+              config.train.microbatch);
+  }
+
+  if (!model) model = build_model(config.model, data.train->vocab());
+  const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+  model_parameters_ = model_trained_ = table.parameters();
+  for (const auto& layer : table.layers) model_trained_ -= layer.frozen;
+  model_layers_ = static_cast<int64_t>(table.layers.size());
+  for (size_t i = 0; i + 1 < table.layers.size(); ++i)
+    widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
+  take_parts(*model, part_begins(table, config.parallel, mesh_));
+  model.reset();  // the rest is let go before it takes up memory
+  model_->initialize(static_cast<uint64_t>(config.train.seed));
+  model_->buffers_to(master_type(config.train.precision), device_);
+  schedule_ = make_schedule(config.parallel.schedule,
+                            place_of(mesh_, stage_number(), mesh_.replica_of(world.rank()),
+                                     mesh_.even() ? static_cast<int>(pieces_.size()) : static_cast<int>(dealt_)),
+                            schedule_options(config.parallel));
+  // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
+  // waits there for another's work would be given its turns for nothing.
+  settles_ = schedule_->follows_arrivals() || shares_card(device_, world.local_size());
+  const double bucket_bytes = std::min(config.sync.bucket_mb * 1e6, static_cast<double>(table.parameters()) * 4);
+  codec_ = chosen_codec(config, world, static_cast<int64_t>(bucket_bytes));
+  join_groups();
+  const auto allocate = [&](int64_t bytes, int tie) {
+    const Group group = tie < 0 ? groups_.stage : groups_.ties[static_cast<size_t>(tie)];
+    return world.communicator().allocate(bytes, group, device_);
+  };
+  store_ = std::make_unique<ParameterStore>(model_->parameters(), config.train.precision, device_,
+                                            config.sync.bucket_mb * 1e6, allocate);
+  optimizer_ = make_optimizer(config.optimizer);
+  totals_ = at::zeros({totals_length()}, at::kDouble);
+  if (codec_.kind != CodecKind::none && !is_loose(config.sync.kind)) {
+    sums_ = std::make_unique<BucketSums>(codec_, static_cast<uint64_t>(config.train.seed), *store_,
+                                         world.communicator(), world.recorder(), sum_groups_.of(store_->buckets()));
+  }
+  sync_ = std::make_unique<GradientSync>(config.sync, *store_, world.communicator(), groups_, executor_, totals_,
+                                         sums_.get());
+  for (size_t b = 0; b < store_->buckets().size(); ++b) {
+    if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
+  }
+  store_->account(world.recorder().memory());
+  for (auto& chunk : chunks_) {
+    // Nobody waits for what the first part gives back: its weights' gradients are put off only where the schedule does.
+    if (chunk.stage->first() && !schedule_->splits()) continue;
+    for (const auto& parameter : chunk.parameters) parameter->gradient.deferred = &weight_gradients_;
+  }
+  if (is_loose(config.sync.kind)) open_loose();
+  if (config.sync.kind == SyncKind::root || sync_->ahead()) find_layers();
+  if (shares_statistics(config.model) && mesh_.even() && mesh_.replicas() > 1)
+    replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
+  if (!config.distill.from.empty() && last_) {
+    teacher_ = std::make_unique<Teacher>(config, data.train->vocab(), device_);
+    world.recorder().memory().set("teacher", teacher_->bytes());
+  }
+  loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
+  distillation_sum_ = at::zeros_like(loss_sum_);
+  squares_.resize(store_->buckets().size());
+  behind_.buckets.resize(store_->buckets().size());
+  for (auto& chunk : chunks_) make_flights(chunk, chunk.flights, pieces_.size());
+  eager_ = config.sync.kind == SyncKind::allreduce && config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
+  if (trireme::never_drains(config.parallel.schedule)) {
+    open_flow();
+  } else {
+    build_step();
+  }
+  build_evaluation();
+}
+
+// The parts of the model that this rank holds, and all their layers as one model.
+void StageTrainer::take_parts(const Model& whole, const std::vector<int64_t>& begins) {
+  ties_ = find_ties(whole, begins, mesh_, stage_number());
+  model_ = std::make_unique<Model>();
+  for (int c = 0; c < mesh_.chunks; ++c) {
+    auto& chunk = chunks_.emplace_back();
+    chunk.stage = std::make_unique<Stage>(whole, begins, mesh_.part_of(stage_number(), c));
+    auto& part = chunk.stage->model();
+    chunk.parameters = part.parameters();
+    model_->layers.insert(model_->layers.end(), part.layers.begin(), part.layers.end());
+    first_ |= chunk.stage->first();
+    last_ |= chunk.stage->last();
+  }
+}
+
+void StageTrainer::make_flights(const Chunk& chunk, std::vector<Flight>& flights, size_t count) {
+  flights.resize(count);
+  for (auto& flight : flights) {
+    flight.arrived.resize(chunk.stage->incoming().size());
+    flight.arrivals.resize(flight.arrived.size());
+    flight.gradients.resize(chunk.stage->outgoing().size());
+    flight.returns.resize(flight.gradients.size());
+  }
+}
+
+// The replicas of a stage, the stages that share parameters, and the ways between neighbouring stages.
+void StageTrainer::join_groups() {
+  auto& communicator = world_.communicator();
+  carriers_.communicator = &communicator;
+  const int stage = stage_number();
+  const bool compresses = codec_.kind != CodecKind::none && !is_loose(config_.sync.kind);
+  if (compresses) sum_groups_.stage = communicator.split(stage);
+  if (mesh_.stages == 1) return;
+  groups_.stage = communicator.split(stage);
+  for (const auto& tie : ties_) {
+    const bool shares = std::find(tie.stages.begin(), tie.stages.end(), stage) != tie.stages.end();
+    groups_.ties.push_back(communicator.split(shares ? 0 : -1));
+    if (compresses) sum_groups_.ties.push_back(communicator.split(shares ? 0 : -1));
+  }
+  MailPeers peers;
+  std::set<int> ranks;
+  for (const auto& chunk : chunks_) {
+    for (size_t m = 0; m < pieces_.size(); ++m) {
+      for (const auto& crossing : chunk.stage->incoming()) ranks.insert(holder_of(activation, crossing.from, m));
+      for (const auto& crossing : chunk.stage->outgoing()) ranks.insert(holder_of(activation, crossing.to, m));
+    }
+  }
+  for (int rank = 0; trireme::never_drains(config_.parallel.schedule) && rank < world_.size(); ++rank) {
+    if (rank == 0 || world_.rank() == 0) ranks.insert(rank);  // reports
+  }
+  ranks.erase(world_.rank());
+  peers.from.assign(ranks.begin(), ranks.end());
+  peers.to = peers.from;  // gradients go back the way that activations came
+  peers.message_bytes = std::max(widest_crossing_ * pieces_.front().count, 8 * totals_length());
+  open_postbox(peers, device_);
+}
+
+void StageTrainer::open_postbox(const MailPeers& given, at::Device device) {
+  MailPeers peers = given;
+  peers.device = device;
+  peers.trace = &device_trace_;
+  postbox_ =
+      std::make_unique<Postbox>(world_.communicator().open_mail(peers), world_.recorder(),
+                                PostboxOptions{world_.rank(), device, config_.comm.jitter_ms * 1e-3,
+                                               static_cast<uint64_t>(config_.train.seed + world_.rank()), settles_});
+  carriers_.postbox = postbox_.get();
+}
+
+void StageTrainer::open_loose() {
+  if (LooseSync::sends_messages(config_.sync.kind)) {
+    MailPeers peers;
+    for (int other = 0; other < world_.size(); ++other) {
+      if (other != world_.rank()) peers.to.push_back(other);
+    }
+    peers.from = peers.to;
+    for (const auto& bucket : store_->buckets())
+      peers.message_bytes = std::max(peers.message_bytes, static_cast<int64_t>(bucket.master.nbytes()));
+    open_postbox(peers, at::kCPU);
+  }
+  const double share = static_cast<double>(samples_) / static_cast<double>(config_.train.batch);
+  loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share, codec_});
+}
+
+// Parameters may be on their way until the layer is passed that needs them.
+void StageTrainer::find_layers() {
+  const auto& buckets = store_->buckets();
+  for (auto& chunk : chunks_) {
+    std::vector<std::vector<size_t>> needed;  // buckets, by layer
+    for (const auto& layer : chunk.stage->model().layers) {
+      needed.emplace_back();
+      const auto parameters = layer->parameters();
+      for (size_t b = 0; b < buckets.size(); ++b) {
+        const auto holds = [&](const auto& stored) {
+          return std::find(parameters.begin(), parameters.end(), stored.parameter) != parameters.end();
+        };
+        if (std::any_of(buckets[b].parameters.begin(), buckets[b].parameters.end(), holds)) needed.back().push_back(b);
+      }
+    }
+    chunk.before_layer = [this, needed = std::move(needed)](size_t layer) {
+      c10::NoGradGuard no_grad;
+      for (const size_t b : needed[layer]) catch_up(b);
+    };
+  }
+}
+
+}  // namespace trireme
