@@ -27,9 +27,13 @@ TEST(CollectiveCost, TwoRanksByHand) {
 TEST(CollectiveCost, RingAndHalvingReachTheBandwidthBound) {
   const LinkCost wire{0, 1e-9, 0};
   for (const int ranks : {2, 4, 8, 16, 64}) {
-    const double least = least_all_reduce_bytes(ranks, 64 << 20) * 1e-9;
-    EXPECT_NEAR(all_reduce_seconds(Algorithm::ring, ranks, 64 << 20, wire), least, 1e-12);
-    EXPECT_NEAR(all_reduce_seconds(Algorithm::halving, ranks, 64 << 20, wire), least, 1e-12);
+    for (const int64_t bytes : {4 << 20, 64 << 20}) {
+      const double least = least_all_reduce_bytes(ranks, bytes) * 1e-9;
+      EXPECT_NEAR(all_reduce_seconds(Algorithm::ring, ranks, bytes, wire), least, 1e-12);
+      // Longer messages of partners wait for each other.
+      EXPECT_NEAR(all_reduce_seconds(Algorithm::halving, ranks, bytes, wire), bytes > 4 << 20 ? 1.5 * least : least,
+                  1e-12);
+    }
   }
 }
 
@@ -42,6 +46,8 @@ TEST(CollectiveCost, FewMessagesWinWhenSmallAndFewBytesWhenLarge) {
   // Where folding costs two more transfers of everything, the ring is better.
   EXPECT_EQ(choose_all_reduce(6, 64 << 20, link), Algorithm::ring);
   EXPECT_EQ(choose_all_reduce(2, 64 << 20, link), Algorithm::ring);
+  EXPECT_EQ(choose_all_reduce(4, 1 << 20, link), Algorithm::halving);
+  EXPECT_EQ(choose_all_reduce(4, 64 << 20, link), Algorithm::ring);
 }
 
 TEST(CollectiveCost, WhatIsChosenIsTheCheapest) {

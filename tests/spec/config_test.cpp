@@ -130,6 +130,7 @@ parallel:
   chunks: 0
   schedule_file: ''
   vertical_sync: false
+  predict: false
 memory:
   activations: keep
   limit_mb: 0

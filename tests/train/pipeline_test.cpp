@@ -283,15 +283,6 @@ TEST(Pipeline, HoldsTheBytesThatTheFormulasSay) {
 }
 
 TEST(Pipeline, RefusesWhatCannotBeLaidOut) {
-  const auto refusal = [](const RunConfig& config, int ranks) -> std::string {
-    try {
-      run_trainer(config, ranks, 1);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.exit_status(), 2);
-      return error.what();
-    }
-    return "nothing was refused";
-  };
   auto config = gpt_for_stages();
   config.parallel.pipe = 6;
   EXPECT_EQ(refusal(config, 6), "parallel.pipe = 6: the model has 5 layers, and a stage needs at least one");

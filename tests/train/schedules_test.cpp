@@ -47,15 +47,8 @@ RunConfig configuration(const std::string& model) {
     config.train.batch = 8;
     config.model.layers = 8;
   } else {
-    config.model = {.kind = model == "resnet18" ? ModelKind::resnet18 : ModelKind::vgg11,
-                    .dropout = 0.1,
-                    .classes = 4,
-                    .image = model == "resnet18" ? 16 : 32};
-    config.data.samples = 30;
-    config.optimizer.kind = OptimizerKind::sgd;
-    config.optimizer.lr = 0.01;
-    config.optimizer.warmup = 0;
-    config.optimizer.schedule = LrSchedule::constant;
+    config = model == "resnet18" ? small_images(ModelKind::resnet18) : small_images(ModelKind::vgg11, 32);
+    config.train.batch = 8;
   }
   return config;
 }
@@ -233,15 +226,6 @@ TEST(Schedules, WhatIsComputedAgainIsTheSame) {
 }
 
 TEST(Schedules, RefuseWhatCannotBe) {
-  const auto refusal = [](const RunConfig& config, int ranks) -> std::string {
-    try {
-      run_trainer(config, ranks, 1);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.exit_status(), 2);
-      return error.what();
-    }
-    return "nothing was refused";
-  };
   auto config = configuration("gpt");
   config.parallel = {.pipe = 4, .schedule = interleaved, .chunks = 3};
   EXPECT_THAT(refusal(config, 4), HasSubstr("parallel.pipe = 4 with 3 chunks on each rank: the model has 8 layers"));

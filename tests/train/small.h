@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/run.h"
@@ -56,6 +57,18 @@ inline RunConfig small_mlp() {
   config.optimizer.kind = OptimizerKind::sgd;
   config.optimizer.nesterov = true;
   config.optimizer.lr = 0.1;
+  return config;
+}
+
+inline RunConfig small_images(ModelKind kind, int64_t image = 16) {
+  RunConfig config = small_gpt();
+  config.model = {.kind = kind, .dropout = 0.1, .classes = 4, .image = image};
+  config.train.batch = 6;
+  config.data.samples = 30;
+  config.optimizer.kind = OptimizerKind::sgd;
+  config.optimizer.lr = 0.01;
+  config.optimizer.warmup = 0;
+  config.optimizer.schedule = LrSchedule::constant;
   return config;
 }
 
@@ -140,6 +153,17 @@ inline RunResult run_whole(const RunConfig& config, const RunOptions& options = 
     if (world.rank() == 0) result = mine;
   });
   return result;
+}
+
+// What a run of one step is refused with.
+inline std::string refusal(const RunConfig& config, int ranks) {
+  try {
+    run_trainer(config, ranks, 1);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_status(), 2);
+    return error.what();
+  }
+  return "nothing was refused";
 }
 
 }  // namespace trireme

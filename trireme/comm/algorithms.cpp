@@ -41,23 +41,26 @@ void WireCollectives::exchange(int to, const std::byte* out, int64_t out_bytes, 
 
 void WireCollectives::exchange_and_combine(const Operand& operand, int to, Span out, int from, Span in) {
   const int64_t size = element(operand), piece = std::max<int64_t>(1, piece_bytes_ / size);
-  Wire::Posted incoming[2] = {};
-  const auto post = [&](int64_t begin, int turn) {
-    const int64_t bytes = (std::min(begin + piece, in.end) - begin) * size;
-    incoming[turn] = wire_.receive(from, scratch(turn, piece * size), bytes);
+  const auto pieces = [piece](Span span) { return (span.end - span.begin + piece - 1) / piece; };
+  const auto piece_of = [piece](Span span, int64_t i) {
+    return Span{span.begin + i * piece, std::min(span.begin + (i + 1) * piece, span.end)};
   };
-  if (in.begin < in.end) post(in.begin, 0);
-  int turn = 0;
-  for (int64_t done = 0; in.begin + done < in.end || out.begin + done < out.end; done += piece, turn = 1 - turn) {
-    if (const int64_t begin = out.begin + done; begin < out.end) {
-      const int64_t bytes = (std::min(begin + piece, out.end) - begin) * size;
-      sends_.push_back(wire_.send(to, operand.data + begin * size, bytes));
+  const int64_t sent = pieces(out), expected = pieces(in);
+  for (int64_t i = 0; i < sent; ++i) {
+    const auto [begin, end] = piece_of(out, i);
+    sends_.push_back(wire_.send(to, operand.data + begin * size, (end - begin) * size));
+  }
+  std::byte* slots = scratch(0, std::min(wire_window, expected) * piece * size);
+  const auto slot = [&](int64_t i) { return slots + i % wire_window * piece * size; };
+  Wire::Posted incoming[wire_window] = {};
+  for (int64_t i = 0, posted = 0; i < expected; ++i) {
+    for (; posted < std::min(expected, i + wire_window); ++posted) {
+      const auto [begin, end] = piece_of(in, posted);
+      incoming[posted % wire_window] = wire_.receive(from, slot(posted), (end - begin) * size);
     }
-    const int64_t begin = in.begin + done;
-    if (begin >= in.end) continue;
-    if (begin + piece < in.end) post(begin + piece, 1 - turn);
-    wire_.finish(incoming[turn]);
-    combine(operand, begin, std::min(begin + piece, in.end), scratch_[turn].data());
+    wire_.finish(incoming[i % wire_window]);
+    const auto [begin, end] = piece_of(in, i);
+    combine(operand, begin, end, slot(i));
   }
   finish_sends();
 }
@@ -201,7 +204,7 @@ void WireCollectives::by_ring(const Operand& operand) {
     const auto posted = wire_.send(next, operand.data + begin * size, (end - begin) * size);
     (whole ? sends_ : unfinished_).push_back(posted);
   };
-  constexpr size_t ahead = 4;  // receives that wait for their messages
+  constexpr size_t ahead = 4;  // receives that wait for their messages; more of them fill queues, and gain nothing
   std::byte* slots = scratch(0, static_cast<int64_t>(ahead) * piece * size);
   const auto slot = [&](size_t i) { return slots + static_cast<int64_t>(i % ahead) * piece * size; };
   const auto post = [&](size_t i) {

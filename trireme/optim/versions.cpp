@@ -22,8 +22,24 @@ WeightVersions::WeightVersions(ParameterStore& store) : store_(store), spare_(st
 
 WeightVersions::Version WeightVersions::take_newest() const {
   Version version;
-  for (const auto& bucket : store_.buckets()) version.values.push_back(bucket.values);
+  for (const auto& bucket : store_.buckets()) {
+    version.values.push_back(bucket.values);
+    if (!predicts()) continue;
+    for (const auto& stored : bucket.parameters) {
+      if (stored.parameter->wide)
+        version.wide[stored.parameter.get()] = ParameterStore::piece(bucket.master, stored).clone();
+    }
+  }
   return version;
+}
+
+void WeightVersions::predict(int64_t changes) {
+  ahead_ = changes;
+  if (changes == 0) return;
+  for (auto& bucket : store_.buckets()) {
+    if (one_copy(bucket)) bucket.values = bucket.master.clone();
+  }
+  restore(newest_, {});
 }
 
 void WeightVersions::use(int64_t number) {
@@ -37,7 +53,7 @@ void WeightVersions::use(int64_t number) {
       auto& value = stored.parameter->value;
       if (!stored.parameter->wide || one_copy(buckets[b])) {
         value.set_data(ParameterStore::piece(version.values[b], stored));
-      } else if (number == newest_) {
+      } else if (number == newest_ && !predicts()) {
         value.set_data(ParameterStore::piece(buckets[b].master, stored));
       } else {
         value.set_data(version.wide.at(stored.parameter.get()));
@@ -45,6 +61,16 @@ void WeightVersions::use(int64_t number) {
     }
   }
   in_use_ = number;
+}
+
+void WeightVersions::use_masters() {
+  if (!predicts()) return use(newest_);
+  for (auto& bucket : store_.buckets()) {
+    const auto values = bucket.master.to(bucket.values.scalar_type());  // the masters, where the types are the same
+    for (const auto& stored : bucket.parameters)
+      stored.parameter->value.set_data(ParameterStore::piece(stored.parameter->wide ? bucket.master : values, stored));
+  }
+  in_use_ = -1;
 }
 
 void WeightVersions::hold(int64_t version) { ++versions_.at(version).holders; }
@@ -71,33 +97,32 @@ void WeightVersions::drop_unheld() {
   }
 }
 
+at::Tensor WeightVersions::fresh_values(size_t bucket) {
+  auto& spare = spare_[bucket];
+  if (spare.empty()) return at::empty_like(store_.buckets()[bucket].values);
+  const auto values = spare.back();
+  spare.pop_back();
+  return values;
+}
+
 void WeightVersions::advance() {
   c10::NoGradGuard no_grad;
   auto& buckets = store_.buckets();
   auto& old = versions_.at(newest_);
   const bool kept = old.holders > 0 || newest_ >= kept_from_;
-  if (kept) {
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      auto& bucket = buckets[b];
-      const bool one = one_copy(bucket);
-      at::Tensor fresh;
-      if (spare_[b].empty()) {
-        fresh = at::empty_like(bucket.values);
-      } else {
-        fresh = spare_[b].back();
-        spare_[b].pop_back();
+  for (size_t b = 0; kept && b < buckets.size(); ++b) {
+    auto& bucket = buckets[b];
+    const auto fresh = fresh_values(b);
+    if (one_copy(bucket)) {
+      fresh.copy_(bucket.master);
+      bucket.master = fresh;
+    } else if (!predicts()) {
+      for (const auto& stored : bucket.parameters) {
+        if (stored.parameter->wide)
+          old.wide[stored.parameter.get()] = ParameterStore::piece(bucket.master, stored).clone();
       }
-      if (one) {
-        fresh.copy_(bucket.master);
-        bucket.master = fresh;
-      } else {
-        for (const auto& stored : bucket.parameters) {
-          if (stored.parameter->wide)
-            old.wide[stored.parameter.get()] = ParameterStore::piece(bucket.master, stored).clone();
-        }
-      }
-      bucket.values = fresh;
     }
+    bucket.values = fresh;
   }
   const int64_t number = newest_++;
   versions_[newest_] = take_newest();
@@ -105,6 +130,28 @@ void WeightVersions::advance() {
   in_use_ = -1;
   use(newest_);
   most_ = std::max(most_, count());
+}
+
+void WeightVersions::change(size_t b, const std::function<void(Bucket&)>& optimize) {
+  c10::NoGradGuard no_grad;
+  auto& bucket = store_.buckets()[b];
+  if (!predicts()) {
+    optimize(bucket);
+    ParameterStore::publish(bucket);
+    return;
+  }
+  if (!before_.defined() || before_.numel() < bucket.elements) before_ = at::empty_like(bucket.master);
+  auto before = before_.narrow(0, 0, bucket.elements);
+  before.copy_(bucket.master);
+  optimize(bucket);
+  const bool same_type = bucket.values.scalar_type() == bucket.master.scalar_type();
+  auto predicted = same_type ? bucket.values : before;
+  at::lerp_out(predicted, before, bucket.master, 1 + static_cast<double>(ahead_));
+  if (!same_type) bucket.values.copy_(predicted);
+  auto& wide = versions_.at(newest_).wide;
+  for (const auto& stored : bucket.parameters) {
+    if (stored.parameter->wide) wide.at(stored.parameter.get()).copy_(ParameterStore::piece(predicted, stored));
+  }
 }
 
 int64_t WeightVersions::bytes() const {
@@ -117,10 +164,14 @@ int64_t WeightVersions::bytes() const {
   return sum;
 }
 
-void WeightVersions::restore(int64_t newest, std::map<int64_t, Version> older) {
-  versions_ = std::move(older);
+void WeightVersions::restore(int64_t newest, std::map<int64_t, Version> versions) {
+  versions_ = std::move(versions);
   newest_ = newest;
-  versions_[newest_] = take_newest();
+  if (predicts() && versions_.count(newest_)) {
+    for (size_t b = 0; b < spare_.size(); ++b) store_.buckets()[b].values = versions_[newest_].values[b];
+  } else {
+    versions_[newest_] = take_newest();
+  }
   kept_from_ = versions_.begin()->first;
   in_use_ = -1;
   use(newest_);

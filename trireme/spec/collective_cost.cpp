@@ -34,7 +34,12 @@ double all_reduce_seconds(Algorithm algorithm, int ranks, int64_t bytes, const L
   const double q = std::exp2(rounds);
   switch (algorithm) {
     case Algorithm::doubling: return rounds * (a + n * b + n * c) + folding;
-    case Algorithm::halving: return 2 * rounds * a + (q - 1) / q * n * (2 * b + c) + folding;
+    case Algorithm::halving: {
+      // Partners send to each other at once, each behind the word for which the other waits, unless all that a round
+      // brings has been asked for before it begins.
+      const bool at_once = n / 2 <= static_cast<double>(wire_window * wire_piece_bytes);
+      return 2 * rounds * a + (q - 1) / q * n * ((at_once ? 2 : 3) * b + c) + folding;
+    }
     case Algorithm::ring: return 2 * (p - 1) * a + (p - 1) / p * n * (2 * b + c);
     case Algorithm::trees: {
       // Each tree carries half; a piece passes a level while the next follows. A rank sends n up and n down, and

@@ -25,6 +25,9 @@ enum class Algorithm : uint8_t {
 const char* name(Algorithm algorithm);
 
 constexpr int64_t wire_piece_bytes = 256 << 10;  // what travels, and is combined, at a time
+// Pieces whose receives wait for their messages. A long message sets out when its receiver has said where it may go,
+// and that word queues behind what the receiver itself sends: with too few, a slow link stands idle meanwhile.
+constexpr int64_t wire_window = 8;
 
 double all_reduce_seconds(Algorithm algorithm, int ranks, int64_t bytes, const LinkCost& link);
 double reduce_scatter_seconds(int ranks, int64_t bytes, const LinkCost& link);  // by ring; `bytes` of all parts

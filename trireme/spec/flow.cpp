@@ -30,6 +30,12 @@ int64_t Flow::most_versions() const {
   return std::max<int64_t>(ahead_ + 1, minibatches / (even_ ? 1 : replicas_) + 1);
 }
 
+int64_t Flow::delay() const {
+  if (changes_once()) return 1;
+  if (!vertical_) return ahead_;
+  return even_ ? first_ahead_ : static_cast<int64_t>(first_ahead_) * first_replicas_ / replicas_;
+}
+
 int64_t Flow::forwarded(int64_t returned, int64_t total) const { return std::min(total, returned + ahead_); }
 
 ActionList Flow::actions(int64_t forwarded, int64_t returned, int64_t total) const {

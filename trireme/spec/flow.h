@@ -32,6 +32,9 @@ class Flow {
   // Steps whose microbatches may be in flight on any rank at the same time.
   int64_t steps_in_flight() const { return steps_in_flight_; }
   int64_t most_versions() const;
+  // How many changes older than the weights that a microbatch changes are those that it sees, once the pipeline is
+  // full.
+  int64_t delay() const;
 
   // Microbatches whose forward pass is done when `returned` have come back, of `total`.
   int64_t forwarded(int64_t returned, int64_t total) const;

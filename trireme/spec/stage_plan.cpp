@@ -89,13 +89,16 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
         frozen += layer.frozen;
       }
     }
-    const int64_t versions =
-        never_drains(config.parallel.schedule)
-            ? Flow(config.parallel.schedule, config.parallel.vertical_sync, mesh, s, 0, 1, microbatches).most_versions()
-            : 1;
+    int64_t versions = 1;
+    bool predicts = false;
+    if (never_drains(config.parallel.schedule)) {
+      const Flow flow(config.parallel.schedule, config.parallel.vertical_sync, mesh, s, 0, 1, microbatches);
+      versions = flow.most_versions();
+      predicts = config.parallel.predict && flow.delay() > 0;
+    }
     plan.parameter_bytes = plan.parameters * value * versions;
     const int64_t trained = plan.parameters - frozen;
-    plan.master_bytes = value < master ? trained * master : 0;
+    plan.master_bytes = value < master || predicts ? trained * master : 0;
     plan.gradient_bytes = trained * master;
     plan.optimizer_bytes = trained * master * moments(config.optimizer);
     plan.activation_bytes = most_held(*schedule, activations) * value * microbatch;

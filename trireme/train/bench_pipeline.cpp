@@ -120,26 +120,49 @@ class PipelineBench {
     return line;
   }
 
-  // The share of a step in which stages have nothing to do, beside that of 1f1b.
-  BenchLine bubble(const std::string& schedule, const std::vector<std::string>& more, int context) {
-    BenchLine line;
-    line.bench = "pipeline";
-    line.bench_case = name_of(context, schedule + ", idle with 8 microbatches of 8");
-    line.peer_name = "our 1f1b";
-    line.unit = "of the step";
-    line.settings = {{"schedule", schedule}, {"more", more}};
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      log::info("{}: repeat {} of {}", line.bench_case, repeat + 1, options_.repeats);
-      auto overrides = gpt(options_.stages, context, 8, 8, 2 * options_.steps);
-      overrides.push_back("parallel.schedule=" + schedule);
-      overrides.insert(overrides.end(), more.begin(), more.end());
-      const auto mine = run_ours(options_.stages, overrides, next_run());
-      const auto other = run_ours(options_.stages, gpt(options_.stages, context, 8, 8, 2 * options_.steps), next_run());
-      line.ours.push_back(mine.idle);
-      line.peer.push_back(other.idle);
-      line.remark = fmt::format("a step {:.4g} s, 1f1b {:.4g} s", mine.step_s, other.step_s);
+  // The share of a step in which stages have nothing to do, for every schedule that waits less than 1f1b; a repeat runs
+  // each of them once, and 1f1b.
+  std::vector<BenchLine> bubbles(int context) {
+    struct Case {
+      std::string name;
+      std::vector<std::string> settings;
+    };
+    const auto of = [](const std::string& schedule) { return "parallel.schedule=" + schedule; };
+    const int more = 2 * options_.stages - 1;
+    const std::vector<Case> cases = {
+        {"zero-bubble", {of("zero-bubble")}},
+        {fmt::format("zero-bubble, {} in flight", more),
+         {of("zero-bubble"), fmt::format("parallel.in_flight={}", more)}},
+        {"zero-bubble-v", {of("zero-bubble-v")}},
+        {"interleaved", {of("interleaved")}},
+        {"pipedream", {of("pipedream"), "model.untied=true"}},
+        {"pipedream-2bw", {of("pipedream-2bw"), "model.untied=true"}},
+    };
+    std::vector<BenchLine> lines;
+    for (const auto& one : cases) {
+      auto& line = lines.emplace_back();
+      line.bench = "pipeline";
+      line.bench_case = name_of(context, one.name + ", idle with 8 microbatches of 8");
+      line.peer_name = "our 1f1b";
+      line.unit = "of the step";
+      line.settings = {{"settings", one.settings}};
     }
-    return line;
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      log::info("idle stages: repeat {} of {}", repeat + 1, options_.repeats);
+      const auto measured = [&](const std::vector<std::string>& settings) {
+        auto overrides = gpt(options_.stages, context, 8, 8, 2 * options_.steps);
+        overrides.insert(overrides.end(), settings.begin(), settings.end());
+        return run_ours(options_.stages, overrides, next_run());
+      };
+      const auto usual = measured({of("1f1b")});
+      for (size_t i = 0; i < cases.size(); ++i) {
+        const auto mine = measured(cases[i].settings);
+        lines[i].ours.push_back(mine.idle);
+        lines[i].peer.push_back(usual.idle);
+        lines[i].remark = fmt::format("a step {:.4g} s, 1f1b {:.4g} s", mine.step_s, usual.step_s);
+      }
+    }
+    return lines;
   }
 
   // What a task costs besides its work; the peer is the most that it may.
@@ -252,12 +275,7 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
       each(bench.beside_torch(schedule + ", 8 microbatches of 8", schedule, schedule, context, 8, 8, 0));
   }
   if (wanted("bubble")) {
-    each(bench.bubble("zero-bubble", {}, context));
-    each(bench.bubble("zero-bubble", {fmt::format("parallel.in_flight={}", 2 * options.stages - 1)}, context));
-    each(bench.bubble("zero-bubble-v", {}, context));
-    each(bench.bubble("interleaved", {}, context));
-    each(bench.bubble("pipedream", {"model.untied=true"}, context));
-    each(bench.bubble("pipedream-2bw", {"model.untied=true"}, context));
+    for (const auto& line : bench.bubbles(context)) each(line);
   }
   remove_tree(folder);
 }

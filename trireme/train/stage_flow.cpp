@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "trireme/base/error.h"
-#include "trireme/base/log.h"
 #include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
 
@@ -30,6 +29,10 @@ void StageTrainer::open_flow() {
                                                  stage, mesh_.replica_of(world_.rank()), K, mesh_.even() ? K : dealt_),
                                             WeightVersions(*store_)});
   auto& flow = *flow_;
+  if (config_.parallel.predict) {
+    flow.versions.predict(flow.plan.delay());
+    store_->account(world_.recorder().memory());
+  }
   flow.total = K * config_.train.steps;
   if (flow.plan.changes_once() && K < flow.plan.ahead()) {
     refuse(
@@ -101,31 +104,31 @@ StageTrainer::FlowStep& StageTrainer::flow_step(bool obeys) {
   step.schedule = std::make_unique<ListSchedule>(schedule_->name(), actions);
   step.forwards = forwards;
   auto& graph = step.graph;
-  const auto& stage = *chunks_.front().stage;
   const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this, forwards] { load_ahead(forwards); });
   const auto pass = [&](TaskKind kind, int64_t index, std::function<void()> work) {
     return graph.add(kind, static_cast<int32_t>(index), Lane::compute, std::move(work));
+  };
+  // A pass waits for its messages, in boxes by the place of its microbatch.
+  const auto await = [&](TaskId task, int64_t index, const std::vector<std::vector<Postbox::Box>>& boxes,
+                         const int64_t& first) {
+    std::vector<TaskId> waits;
+    for (size_t i = 0; i < boxes.front().size(); ++i) {
+      const auto expect = [this, index, i, &boxes, &first] { postbox_->expect(boxes[slot_of(first + index)][i]); };
+      waits.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(index), Lane::wire, expect));
+      graph.add_dependency(task, waits.back());
+    }
+    return waits;
   };
   std::vector<TaskId> forward_tasks, backward_tasks, updates;
   for (int64_t j = 0; j < forwards; ++j) {
     forward_tasks.push_back(pass(TaskKind::forward, j, [this, j] { flow_forward(j); }));
     graph.add_dependency(forward_tasks.back(), load);
-    auto& tasks = step.arrivals.emplace_back();
-    for (size_t i = 0; i < stage.incoming().size(); ++i) {
-      const auto expect = [this, j, i] { postbox_->expect(flow_->arrivals[slot_of(flow_->forwarded + j)][i]); };
-      tasks.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(j), Lane::wire, expect));
-      graph.add_dependency(forward_tasks.back(), tasks.back());
-    }
+    step.arrivals.push_back(await(forward_tasks.back(), j, flow.arrivals, flow.forwarded));
   }
   for (int64_t k = 0; k < flow.plan.per_step(); ++k) {
     backward_tasks.push_back(pass(TaskKind::backward, k, [this, k] { flow_backward(k); }));
     if (k >= lead) graph.add_dependency(backward_tasks.back(), forward_tasks[static_cast<size_t>(k - lead)]);
-    auto& tasks = step.returns.emplace_back();
-    for (size_t i = 0; i < stage.outgoing().size(); ++i) {
-      const auto expect = [this, k, i] { postbox_->expect(flow_->returns[slot_of(flow_->returned + k)][i]); };
-      tasks.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(k), Lane::wire, expect));
-      graph.add_dependency(backward_tasks.back(), tasks.back());
-    }
+    step.returns.push_back(await(backward_tasks.back(), k, flow.returns, flow.returned));
   }
   for (int64_t u = 0; u < flow.plan.rounds(); ++u) {
     step.sends.push_back(sync_->add_tasks(graph));
@@ -226,7 +229,11 @@ void StageTrainer::flow_update(size_t round) {
                                                    : flow.plan.version_of(flow.next, flow.versions.newest() + 1));
   flow.versions.advance();
   const double scale = flow.scales[round] * (clip > 0 && norm > clip ? clip / norm : 1);
-  for (size_t b = 0; b < store_->buckets().size(); ++b) update(b, flow.versions.newest(), lr_ * flow.lr_share, scale);
+  for (size_t b = 0; b < store_->buckets().size(); ++b) {
+    const DeviceSpan span(&device_trace_, on_card("optimize", static_cast<int64_t>(b)));
+    flow.versions.change(
+        b, [&](Bucket& bucket) { optimizer_->update(bucket, flow.versions.newest(), lr_ * flow.lr_share, scale); });
+  }
 }
 
 // What this rank knows of the step goes to rank 0, which makes the report and decides.
@@ -273,137 +280,7 @@ void StageTrainer::run_flow_step() {
   const auto due = [this](int64_t every) { return every > 0 && own_step_ % every == 0; };
   flow.together = stop_agreed_ || own_step_ == config_.train.steps || due(config_.train.eval_every) ||
                   due(config_.checkpoint.every) || due(config_.watchdog.replicas);
-}
-
-// What is in flight, as far as nobody else has it: the inputs of forward passes, and the weights that they saw.
-OwnState StageTrainer::flow_state() {
-  auto& flow = *flow_;
-  OwnState state;
-  const auto number = [](int64_t value) { return at::full({1}, value, at::kLong); };
-  state["flow.newest"] = number(flow.versions.newest());
-  state["flow.forwarded"] = number(flow.forwarded);
-  state["flow.total"] = number(flow.total);
-  for (const auto& [version, values] : flow.versions.all()) {
-    if (version == flow.versions.newest()) continue;
-    for (size_t b = 0; b < values.values.size(); ++b)
-      state[fmt::format("version.{}.{}", version, b)] = values.values[b];
-    for (const auto& [parameter, value] : values.wide)
-      state[fmt::format("version.{}.{}", version, parameter->name)] = value;
-  }
-  for (int64_t n = flow.returned; n < flow.forwarded; ++n) {
-    const auto& flight = chunks_.front().flights[slot_of(n)];
-    state[fmt::format("flight.{}.version", n)] = number(flight.version);
-    if (first_) continue;
-    for (size_t i = 0; i < flight.inputs.size(); ++i)
-      state[fmt::format("flight.{}.input.{}", n, i)] = flight.inputs[i].detach();
-  }
-  return state;
-}
-
-// Goes on with what was in flight. Collective: where the state of any rank is of another layout, all fill the pipeline
-// anew.
-bool StageTrainer::go_on(const OwnState& state) {
-  auto& flow = *flow_;
-  flow.returned = flow.forwarded = flow.next = progression_.step * flow.plan.per_step();
-  flow.versions.restore(progression_.updates, {});
-  const auto fits = at::full({1}, fits_flow(state) ? 1 : 0, at::kLong);
-  auto& communicator = world_.communicator();
-  communicator.now([&] { return communicator.all_reduce(fits, ReduceOp::min, "agree on what is in flight"); });
-  if (fits.item<int64_t>() == 0) return false;
-  const auto& buckets = store_->buckets();
-  const int64_t newest = state.at("flow.newest").item<int64_t>();
-  std::map<int64_t, WeightVersions::Version> older;
-  for (int64_t version = std::max<int64_t>(0, newest - flow.plan.most_versions()); version < newest; ++version) {
-    if (!state.count(fmt::format("version.{}.0", version))) continue;
-    auto& kept = older[version];
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      kept.values.push_back(state.at(fmt::format("version.{}.{}", version, b)).to(buckets[b].values.options()));
-      for (const auto& stored : buckets[b].parameters) {
-        const auto wide = state.find(fmt::format("version.{}.{}", version, stored.parameter->name));
-        if (wide != state.end()) kept.wide[stored.parameter.get()] = wide->second.to(buckets[b].master.options());
-      }
-    }
-  }
-  flow.versions.restore(newest, std::move(older));
-  flow.forwarded = flow.next = state.at("flow.forwarded").item<int64_t>();
-  flow.total_then = state.at("flow.total").item<int64_t>();
-  flow.replays = flow.forwarded > flow.returned;
-  auto& chunk = chunks_.front();
-  for (int64_t n = flow.returned; n < flow.forwarded; ++n) {
-    auto& flight = chunk.flights[slot_of(n)];
-    flight.version = state.at(fmt::format("flight.{}.version", n)).item<int64_t>();
-    for (size_t i = 0; i < chunk.stage->incoming().size(); ++i)
-      flight.arrived[i] = {state.at(fmt::format("flight.{}.input.{}", n, i)).to(device_), {}};
-  }
-  return true;
-}
-
-// Whether a state is one of this rank's part of the model, at this step.
-bool StageTrainer::fits_flow(const OwnState& state) const {
-  const auto& flow = *flow_;
-  for (const char* name : {"flow.newest", "flow.forwarded", "flow.total"}) {
-    if (!state.count(name)) return false;
-  }
-  const int64_t forwarded = state.at("flow.forwarded").item<int64_t>();
-  if (forwarded < flow.returned || forwarded - flow.returned > flow.plan.ahead()) return false;
-  const auto& buckets = store_->buckets();
-  const auto holds = [&](int64_t version) {
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      const auto found = state.find(fmt::format("version.{}.{}", version, b));
-      if (found == state.end() || found->second.sizes() != buckets[b].values.sizes()) return false;
-    }
-    return !state.count(fmt::format("version.{}.{}", version, buckets.size()));
-  };
-  for (int64_t n = flow.returned; n < forwarded; ++n) {
-    const auto seen = state.find(fmt::format("flight.{}.version", n));
-    if (seen == state.end()) return false;
-    const int64_t version = seen->second.item<int64_t>();
-    if (version != state.at("flow.newest").item<int64_t>() && !holds(version)) return false;
-    for (size_t i = 0; i < chunks_.front().stage->incoming().size(); ++i) {
-      if (!state.count(fmt::format("flight.{}.input.{}", n, i))) return false;
-    }
-  }
-  return true;
-}
-
-// The forward passes that had been done are done again, with what they saw then; the others have had their messages.
-void StageTrainer::replay() {
-  auto& flow = *flow_;
-  const int64_t forwarded = flow.forwarded, K = flow.plan.per_step();
-  std::vector<at::Tensor> remembered;
-  for (const auto& buffer : model_->buffers()) remembered.push_back(buffer->value.clone());
-  flow.forwarded = flow.returned;
-  load_ahead(forwarded - flow.returned);
-  for (int64_t n = flow.returned; n < forwarded; ++n) {
-    auto& flight = chunks_.front().flights[slot_of(n)];
-    auto& loaded = flow.loaded[static_cast<size_t>(n / K - flow.loaded.front().step)];
-    flight.data = std::move(loaded.microbatches[static_cast<size_t>(n % K)]);
-    flight.step = loaded.step;
-    flight.items = static_cast<double>(std::max<int64_t>(1, loaded.learnt_targets));
-    flow.versions.hold(flight.version);
-    flow.replayed = n;
-    forward(0, slot_of(n));
-  }
-  flow.replayed = -1;
-  flow.replays = false;
-  flow.forwarded = forwarded;
-  c10::NoGradGuard no_grad;
-  size_t i = 0;
-  for (const auto& buffer : model_->buffers()) buffer->value.copy_(remembered[i++]);
-}
-
-// Whether a later part of the model had passed the microbatch that is being replayed.
-bool StageTrainer::had_passed(int part) const {
-  const auto& flow = *flow_;
-  const int64_t K = flow.plan.per_step();
-  const int stage = mesh_.stage_of_part(part);
-  const int in_step = number_of(static_cast<size_t>(flow.replayed % K));
-  const int replicas = mesh_.even() ? 1 : mesh_.replicas(stage);
-  const int replica = mesh_.even() ? mesh_.replica_of(world_.rank()) : in_step % replicas;
-  const auto there = static_cast<int64_t>(pieces_of(config_, mesh_, mesh_.rank_of(stage, replica)).size());
-  const Flow other(config_.parallel.schedule, false, mesh_, stage, replica, there, mesh_.even() ? there : dealt_);
-  const int64_t number = flow.replayed / K * there + in_step / replicas;
-  return number < other.forwarded(progression_.step * there, flow.total_then / K * there);
+  if (flow.together) flow.versions.use_masters();
 }
 
 }  // namespace trireme

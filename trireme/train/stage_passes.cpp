@@ -342,7 +342,7 @@ void StageTrainer::evaluate_now(StepReport& report) {
   loss_sum_.zero_();
   right_ = at::zeros_like(loss_sum_);
   catch_up();
-  if (flow_) flow_->versions.use(flow_->versions.newest());
+  if (flow_) flow_->versions.use_masters();
   with_statistics([this] { executor_.run(evaluation_graph_, *schedule_); });
   judged_ = 0;
   report.eval_loss = totals_[total_loss].item<double>();
