@@ -2,11 +2,11 @@
 #include <memory>
 
 #include "trireme/cli/command.h"
-#include "trireme/train/bench_codec.h"
-#include "trireme/train/bench_comm.h"
-#include "trireme/train/bench_pipeline.h"
-#include "trireme/train/bench_sync.h"
-#include "trireme/train/bench_train.h"
+#include "trireme/bench/codec.h"
+#include "trireme/bench/comm.h"
+#include "trireme/bench/pipeline.h"
+#include "trireme/bench/sync.h"
+#include "trireme/bench/train.h"
 
 namespace trireme {
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/comm/world.h"
-#include "trireme/train/bench_comm.h"
+#include "trireme/bench/comm.h"
 
 namespace trireme {
 

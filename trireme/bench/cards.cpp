@@ -1,4 +1,4 @@
-#include "trireme/train/bench_cards.h"
+#include "trireme/bench/cards.h"
 
 #include <ATen/ATen.h>
 
@@ -8,7 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/postbox.h"
 #include "trireme/device/device.h"
-#include "trireme/train/bench_rank.h"
+#include "trireme/bench/rank.h"
 
 namespace trireme {
 

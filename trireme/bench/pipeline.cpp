@@ -1,4 +1,4 @@
-#include "trireme/train/bench_pipeline.h"
+#include "trireme/bench/pipeline.h"
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 #include "trireme/engine/executor.h"
 #include "trireme/nn/model.h"
 #include "trireme/spec/mesh.h"
-#include "trireme/train/bench_peer.h"
+#include "trireme/bench/peer.h"
 #include "trireme/train/run.h"
 
 namespace trireme {

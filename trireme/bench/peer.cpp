@@ -1,4 +1,4 @@
-#include "trireme/train/bench_peer.h"
+#include "trireme/bench/peer.h"
 
 #include <sys/wait.h>
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-#include "trireme/train/bench_comm.h"
+#include "trireme/bench/comm.h"
 
 #include <ATen/ATen.h>
 #include <unistd.h>
@@ -19,9 +19,9 @@
 #include "trireme/device/device.h"
 #include "trireme/engine/executor.h"
 #include "trireme/spec/links.h"
-#include "trireme/train/bench_cards.h"
-#include "trireme/train/bench_peer.h"
-#include "trireme/train/bench_rank.h"
+#include "trireme/bench/cards.h"
+#include "trireme/bench/peer.h"
+#include "trireme/bench/rank.h"
 
 namespace trireme {
 

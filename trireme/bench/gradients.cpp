@@ -5,7 +5,7 @@
 
 #include "trireme/comm/world.h"
 #include "trireme/data/dataset.h"
-#include "trireme/train/bench_codec.h"
+#include "trireme/bench/codec.h"
 #include "trireme/train/run.h"
 #include "trireme/train/stage_trainer.h"
 

@@ -1,4 +1,4 @@
-#include "trireme/train/bench_codec.h"
+#include "trireme/bench/codec.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-#include "trireme/train/bench_sync.h"
+#include "trireme/bench/sync.h"
 
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/observe/chart.h"
-#include "trireme/train/bench_peer.h"
+#include "trireme/bench/peer.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trireme/train/bench_train.h"
+#include "trireme/bench/train.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "trireme/base/log.h"
 #include "trireme/comm/launch.h"
 #include "trireme/device/device.h"
-#include "trireme/train/bench_peer.h"
+#include "trireme/bench/peer.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trireme/train/bench_rank.h"
+#include "trireme/bench/rank.h"
 
 #include <ATen/ATen.h>
 
