@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 
 #include "tests/close.h"
@@ -77,7 +79,12 @@ void expect_same(const Outcome& expected, const Outcome& found) {
 void check_law(const Case& c, int64_t steps) {
   auto config = configuration(c.model);
   config.train.microbatch = c.microbatch;
-  const auto expected = run_trainer(config, 1, steps);
+  // Equal replicas normalise a microbatch of all of them together, which no one rank has: there the law is that cuts
+  // and schedules change nothing.
+  const auto& replicas = c.replicas;
+  const bool equal = std::adjacent_find(replicas.begin(), replicas.end(), std::not_equal_to<>()) == replicas.end();
+  const bool together = equal && c.model == "resnet18";
+  const auto expected = run_trainer(config, together ? static_cast<int>(c.replicas[0]) : 1, steps);
   config.parallel.pipe = static_cast<int64_t>(c.replicas.size());
   config.parallel.schedule = c.schedule;
   config.parallel.replicas = c.replicas;
@@ -95,18 +102,20 @@ TEST_P(ScheduleLaw, GivesTheNumbersOfOneRank) {
 constexpr auto gpipe = ScheduleKind::gpipe, f1b1 = ScheduleKind::one_forward_one_backward,
                arrival = ScheduleKind::arrival, interleaved = ScheduleKind::interleaved,
                zero_bubble = ScheduleKind::zero_bubble, vee = ScheduleKind::zero_bubble_v;
-INSTANTIATE_TEST_SUITE_P(
-    Pairwise, ScheduleLaw,
-    testing::Values(Case{"gpt", interleaved, {1, 1, 1, 1}, 1}, Case{"gpt", zero_bubble, {1, 1, 1, 1}, 2},
-                    Case{"gpt", vee, {1, 1, 1}, 1}, Case{"gpt", interleaved, {2, 2}, 3}, Case{"gpt", f1b1, {3, 1}, 1},
-                    Case{"gpt", gpipe, {1, 2, 1}, 2}, Case{"gpt", zero_bubble, {1, 3}, 1}, Case{"gpt", vee, {2, 1}, 2},
-                    Case{"gpt", arrival, {2, 1, 1}, 1}, Case{"mlp", interleaved, {1, 2}, 1},
-                    Case{"mlp", zero_bubble, {2, 2}, 2}, Case{"mlp", vee, {1, 1, 1, 1}, 1},
-                    Case{"mlp", f1b1, {1, 2, 3}, 1}, Case{"mlp", arrival, {3, 2}, 3}, Case{"mlp", gpipe, {3, 1, 1}, 2},
-                    Case{"resnet18", interleaved, {1, 1}, 4}, Case{"resnet18", zero_bubble, {1, 1}, 2},
-                    Case{"resnet18", vee, {1, 1}, 4}, Case{"resnet18", f1b1, {2, 1}, 2},
-                    Case{"vgg11", interleaved, {1, 1}, 2}, Case{"vgg11", zero_bubble, {2, 1}, 4},
-                    Case{"vgg11", vee, {1, 1}, 4}, Case{"vgg11", f1b1, {3, 1}, 2}));
+INSTANTIATE_TEST_SUITE_P(Pairwise, ScheduleLaw,
+                         testing::Values(Case{"gpt", interleaved, {1, 1, 1, 1}, 1},
+                                         Case{"gpt", zero_bubble, {1, 1, 1, 1}, 2}, Case{"gpt", vee, {1, 1, 1}, 1},
+                                         Case{"gpt", interleaved, {2, 2}, 3}, Case{"gpt", f1b1, {3, 1}, 1},
+                                         Case{"gpt", gpipe, {1, 2, 1}, 2}, Case{"gpt", zero_bubble, {1, 3}, 1},
+                                         Case{"gpt", vee, {2, 1}, 2}, Case{"gpt", arrival, {2, 1, 1}, 1},
+                                         Case{"mlp", interleaved, {1, 2}, 1}, Case{"mlp", zero_bubble, {2, 2}, 2},
+                                         Case{"mlp", vee, {1, 1, 1, 1}, 1}, Case{"mlp", f1b1, {1, 2, 3}, 1},
+                                         Case{"mlp", arrival, {3, 2}, 3}, Case{"mlp", gpipe, {3, 1, 1}, 2},
+                                         Case{"resnet18", interleaved, {1, 1}, 4},
+                                         Case{"resnet18", zero_bubble, {1, 1}, 2}, Case{"resnet18", vee, {1, 1}, 4},
+                                         Case{"resnet18", f1b1, {2, 1}, 2}, Case{"resnet18", vee, {2, 2}, 3},
+                                         Case{"vgg11", interleaved, {1, 1}, 2}, Case{"vgg11", zero_bubble, {2, 1}, 4},
+                                         Case{"vgg11", vee, {1, 1}, 4}, Case{"vgg11", f1b1, {3, 1}, 2}));
 
 // By hand (make pipelines).
 TEST(SchedulesByHand, DISABLED_TheWholeProduct) {
