@@ -259,6 +259,8 @@ void StageTrainer::report_flow() {
 
 void StageTrainer::run_flow_step() {
   auto& flow = *flow_;
+  // Weights may have come from elsewhere since the trainer was made.
+  if (flow.steps_done == 0 && flow.forwarded == 0) flow.versions.restore(flow.versions.newest(), {});
   if (flow.replays) replay();
   const bool obeys = flow.steps_done >= flow.lag;
   auto& step = flow_step(obeys);
