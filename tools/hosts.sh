@@ -19,7 +19,9 @@ remove() {
     ip netns pids "$name" | xargs -r kill -9 2>/dev/null || true
     ip netns del "$name"
   done
-  for link in $(ip -o link show | awk -F'[ :@]+' '$2 ~ /^tri[0-9]+$/ {print $2}'); do ip link del "$link"; done
+  for link in $(ip -o link show | awk -F'[ :@]+' '$2 ~ /^tri[0-9]+$/ {print $2}'); do
+    ip link del "$link" 2>/dev/null || true  # it goes with its host, a moment later
+  done
   rm -rf "$state"
 }
 

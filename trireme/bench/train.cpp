@@ -12,7 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
-#include "trireme/comm/launch.h"
+#include "trireme/comm/cores.h"
 #include "trireme/device/device.h"
 #include "trireme/bench/peer.h"
 

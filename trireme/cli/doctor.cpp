@@ -9,7 +9,7 @@
 
 #include "trireme/base/units.h"
 #include "trireme/cli/command.h"
-#include "trireme/comm/launch.h"
+#include "trireme/comm/cores.h"
 #include "trireme/comm/mpi.h"
 #include "trireme/comm/world.h"
 #include "trireme/device/device.h"

@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/cli/command.h"
+#include "trireme/comm/cores.h"
 #include "trireme/comm/launch.h"
 #include "trireme/comm/world.h"
 #include "trireme/spec/config.h"

@@ -5,7 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
-#include "trireme/comm/launch.h"
+#include "trireme/comm/cores.h"
 #include "trireme/observe/board.h"
 
 namespace trireme {

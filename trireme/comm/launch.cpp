@@ -1,12 +1,10 @@
 #include "trireme/comm/launch.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -163,19 +161,6 @@ void help_to_end(Job& job) {
 }
 
 }  // namespace
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  std::ifstream quota("/sys/fs/cgroup/cpu.max");
-  std::string limit;
-  double period = 0;
-  if (quota >> limit >> period && limit != "max" && period > 0) {
-    cores = std::min(cores, std::max(1, static_cast<int>(std::lround(std::atof(limit.c_str()) / period))));
-  }
-  return std::max(1, cores);
-}
 
 int launch(const LaunchOptions& options) {
   sweep_boards();

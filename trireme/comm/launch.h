@@ -17,7 +17,4 @@ struct LaunchOptions {
 // Runs the job to its end; the exit status for the shell.
 int launch(const LaunchOptions& options);
 
-// Cores that this process may use (its affinity and its cgroup's quota).
-int usable_cores();
-
 }  // namespace trireme

@@ -3,7 +3,7 @@
 #include <sched.h>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/launch.h"
+#include "trireme/comm/cores.h"
 #include "trireme/observe/board.h"
 
 namespace trireme {

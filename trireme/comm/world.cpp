@@ -11,7 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
-#include "trireme/comm/launch.h"
+#include "trireme/comm/cores.h"
 #include "trireme/comm/nccl.h"
 #include "trireme/comm/shared_transport.h"
 #include "trireme/device/device.h"
@@ -177,7 +177,7 @@ std::unique_ptr<Transport> with_nccl(std::unique_ptr<Transport> carrier, Transpo
 
 std::unique_ptr<World> World::start() {
   auto world = join(look_around(), TransportKind::automatic);
-  if (environment("OMP_NUM_THREADS").empty()) at::set_num_threads(std::max(1, usable_cores() / world->local_size_));
+  if (environment("OMP_NUM_THREADS").empty()) at::set_num_threads(world->threads());
   return world;
 }
 
@@ -254,6 +254,12 @@ void World::run_threads(int size, const std::function<void(World&)>& body) {
   }
   for (auto& thread : threads) thread.join();
   if (first_error) std::rethrow_exception(first_error);
+}
+
+double World::own_cores() const {
+  std::vector<pid_t> ranks;
+  for (int i = 0; i < board_->ranks(); ++i) ranks.push_back(board_->slot(i).pid.load());  // 0 where they are threads
+  return trireme::own_cores(ranks);
 }
 
 at::Device World::device() const { return choose_device(cuda_available(), local_rank_); }

@@ -1,6 +1,7 @@
 // The world of a job: which rank this process is, who started it, and the communicator that joins the ranks.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -49,6 +50,9 @@ class World {
   int local_size() const { return local_size_; }
   // This rank's card, which becomes the thread's current one, where the host has cards; otherwise the CPU.
   at::Device device() const;
+  // This rank's part of the host's cores: less than one where ranks outnumber them; and how many threads keep it busy.
+  double own_cores() const;
+  int threads() const { return std::max(1, static_cast<int>(own_cores())); }
   bool ranks_are_threads() const { return threads_; }
 
   // Rank 0's text, on every rank. Collective.

@@ -8,7 +8,6 @@
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/codec/codec.h"
-#include "trireme/comm/launch.h"
 #include "trireme/spec/codec_cost.h"
 
 namespace trireme {
@@ -83,12 +82,12 @@ CodecConfig chosen_codec(const RunConfig& config, World& world, int64_t bytes) {
   if (world.size() == 1) return codec;
   at::NoGradGuard no_grad;
   SumPlace place;
-  // As many on every host as on the fullest.
-  const auto local = at::full({1}, static_cast<int64_t>(world.local_size()), at::kLong);
+  // As many ranks on every host as on the fullest, with as few cores each as the poorest rank has.
+  const auto local = at::tensor({static_cast<double>(world.local_size()), 1 / world.own_cores()}, at::kDouble);
   agree(world, local);
-  place.local = static_cast<int>(local.item<int64_t>());
+  place.local = static_cast<int>(local[0].item<double>());
   place.hosts = (world.size() + place.local - 1) / place.local;
-  place.cores = static_cast<double>(usable_cores()) / place.local;
+  place.cores = 1 / local[1].item<double>();
   if (place.hosts == 1) {
     place.links.inside = measure_inside(world, std::max<int64_t>(64, bytes / 64 * 64));
   } else if (!config.comm.links.empty()) {

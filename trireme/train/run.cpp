@@ -15,7 +15,7 @@
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
-#include "trireme/comm/launch.h"
+#include "trireme/comm/cores.h"
 #include "trireme/data/image_set.h"
 #include "trireme/data/order.h"
 #include "trireme/device/device.h"
@@ -305,7 +305,7 @@ class Run {
       }
       trainer.check_finite(report);
       stragglers.after(report);
-      trace.after(report.step, last);
+      trace.after(trainer.progression().step, last);
       if (together) save_if_due(trainer, report.step, last);
       if (reported_ == report.step && done > 0) {
         const int64_t now_ns = monotonic_ns();
@@ -378,7 +378,7 @@ class Run {
 }  // namespace
 
 RunResult train(const RunConfig& config, World& world, const RunOptions& options, std::optional<Subject> subject) {
-  at::set_num_threads(threads_per_rank(config, world.local_size()));
+  at::set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads) : world.threads());
   StopSignals stop_signals(*world.board());
   std::unique_ptr<CheckpointWriter> writer;
   // Ranks that are threads live and die together: there is nobody to watch.

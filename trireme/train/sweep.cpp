@@ -13,7 +13,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
-#include "trireme/comm/launch.h"
+#include "trireme/comm/cores.h"
 #include "trireme/comm/process.h"
 #include "trireme/observe/board.h"
 #include "trireme/spec/config.h"
