@@ -82,6 +82,17 @@ TEST(SettingsTest, IntegersMayBeWrittenWithAnExponent) {
   EXPECT_EQ(read("optimizer: {lr: 2}").lr, 2.0);
 }
 
+TEST(SettingsTest, ANumberThatWasASwitchReadsItsWords) {
+  double ahead = 0;
+  Settings settings;
+  settings.add("ahead", ahead, "How far.").at_most(8).once_a_switch();
+  for (const auto& [text, value] : {std::pair{"true", 1.0}, {"1.5", 1.5}, {"false", 0.0}}) {
+    settings.override_with(std::string("ahead=") + text);
+    EXPECT_EQ(ahead, value);
+  }
+  EXPECT_THROW(settings.override_with("ahead=yes"), Error);
+}
+
 TEST(SettingsTest, ReadsFilesAndNamesThem) {
   Example example;
   Settings settings = describe(example);

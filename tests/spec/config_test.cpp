@@ -130,7 +130,7 @@ parallel:
   chunks: 0
   schedule_file: ''
   vertical_sync: false
-  predict: false
+  predict: 0
 memory:
   activations: keep
   limit_mb: 0
@@ -335,6 +335,24 @@ TEST_F(ConfigTest, WhatOnlyLanguageModelsHaveIsRefusedOfOthers) {
   for (const auto& [overrides, complaint] : wrong) EXPECT_THAT(refusal(overrides), HasSubstr(complaint));
 }
 
+TEST_F(ConfigTest, WhatOnlySomeSchedulesHaveIsRefusedOfOthers) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"parallel.predict=1"}, "parallel.predict = 1 must be 0 with parallel.schedule = 1f1b"},
+      {{"parallel.schedule=zero-bubble", "parallel.predict=1.5"},
+       "parallel.predict = 1.5 must be 0 with parallel.schedule = zero-bubble"},
+      {{"parallel.schedule=pipedream-2bw", "parallel.vertical_sync=true"},
+       "parallel.vertical_sync = true must be false with parallel.schedule = pipedream-2bw"},
+      {{"parallel.in_flight=3"}, "parallel.in_flight = 3 must be 0 with parallel.schedule = 1f1b"},
+      {{"parallel.chunks=2"}, "parallel.chunks = 2 must be 0 with parallel.schedule = 1f1b"},
+      {{"parallel.schedule_file=x.csv"}, "parallel.schedule_file = x.csv must be empty with parallel.schedule = 1f1b"},
+      {{"parallel.schedule=file"}, "must name a table of actions with parallel.schedule = file"},
+      {{"parallel.schedule=pipedream"}, "must be at least 2 with parallel.schedule = pipedream"},
+      {{"parallel.schedule=pipedream", "parallel.pipe=2", "sync.kind=stale"},
+       "sync.kind = stale must be allreduce with parallel.schedule = pipedream"},
+  };
+  for (const auto& [overrides, complaint] : wrong) EXPECT_THAT(refusal(overrides), HasSubstr(complaint));
+}
+
 TEST_F(ConfigTest, EveryBoundIsKept) {
   const std::vector<std::pair<std::string, std::string>> outside = {
       {"model.layers=0", "at least 1"},
@@ -355,6 +373,10 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
       {"model.lora_rank=-1", "at least 0"},
       {"model.lora_alpha=0", "above 0"},
       {"data.separator=-2", "at least -1"},
+      {"parallel.in_flight=-1", "at least 0"},
+      {"parallel.chunks=65", "at least 0 and at most 64"},
+      {"parallel.predict=-1", "at least 0 and at most 8"},
+      {"parallel.predict=9", "at least 0 and at most 8"},
       {"data.validation=-0.01", "at least 0 and at most 0.5"},
       {"data.validation=0.51", "at least 0 and at most 0.5"},
       {"data.samples=0", "at least 1"},

@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <numeric>
+
+#include <nlohmann/json.hpp>
 
 #include "tests/close.h"
 #include "tests/train/small.h"
@@ -137,6 +141,97 @@ TEST(SchedulesByHand, DISABLED_TheWholeProduct) {
     }
   }
   std::printf("%d runs\n", runs);
+}
+
+RunConfig without_whole_gradients(RunConfig config) {
+  config.optimizer.clip = 0;
+  config.train.nonfinite_limit = 0;
+  return config;
+}
+
+// Stages go on into the next step when their own parameters have changed; the totals come a step later.
+TEST(Schedules, NobodyWaitsForAllWhereNothingDependsOnAll) {
+  for (const bool untied : {false, true}) {
+    auto config = without_whole_gradients(configuration("gpt"));
+    config.model.untied = untied;
+    config.train.microbatch = 1;
+    config.train.steps = 7;
+    const auto expected = run_trainer(config, 1, 7);
+    for (const auto schedule : {f1b1, arrival, interleaved, zero_bubble, vee}) {
+      for (const auto& replicas : std::vector<std::vector<int64_t>>{{1, 1, 1}, {2, 1}, {2, 2}}) {
+        for (const double jitter_ms : {0.0, 1.0}) {
+          SCOPED_TRACE(fmt::format("{}, {}", name(schedule), fmt::join(replicas, "-")));
+          auto cut = config;
+          cut.comm.jitter_ms = jitter_ms;
+          cut.parallel = {.pipe = static_cast<int64_t>(replicas.size()),
+                          .schedule = schedule,
+                          .in_flight = schedule == zero_bubble ? 5 : 0,
+                          .replicas = replicas};
+          const auto found = run_trainer(cut, ranks_of(replicas), 7, [](StageTrainer& trainer, World&, int64_t step) {
+            EXPECT_EQ(trainer.together(), step == 1);
+          });
+          expect_same(expected, found);
+          for (int64_t i = 0; i < 7; ++i) EXPECT_EQ(found.reports[static_cast<size_t>(i)].step, i + 1);
+        }
+      }
+    }
+  }
+}
+
+// Every step is told once, with its own loss; they meet where something is due; what is resumed is as if nothing had
+// happened.
+TEST(Schedules, LateTotalsAreToldSavedAndResumed) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "late";
+  std::filesystem::remove_all(folder);
+  auto config = without_whole_gradients(configuration("gpt"));
+  config.train.microbatch = 2;
+  config.train.steps = 10;
+  config.train.eval_every = 3;
+  config.checkpoint = {.every = 4, .keep = 9};
+  const auto told = [&](const char* run) {
+    std::map<int64_t, double> losses;
+    std::ifstream metrics(folder / run / "metrics.jsonl");
+    for (std::string text; std::getline(metrics, text);) {
+      const auto line = nlohmann::json::parse(text);
+      if (!line.contains("loss")) continue;
+      EXPECT_TRUE(losses.emplace(line["step"], line["loss"]).second) << text;
+      EXPECT_EQ(line.contains("eval_loss"), line["step"] == 10 || line["step"].get<int64_t>() % 3 == 0) << text;
+    }
+    return losses;
+  };
+  config.run_dir = (folder / "one").string();
+  run_whole(config);
+  const auto expected = told("one");
+  ASSERT_EQ(expected.size(), 10);
+  config.parallel = {.pipe = 3, .schedule = zero_bubble, .in_flight = 5};
+  config.run_dir = (folder / "three").string();
+  run_whole(config, {}, 3);
+  const auto found = told("three");
+  ASSERT_EQ(found.size(), 10);
+  for (const auto& [step, loss] : expected) EXPECT_NEAR(found.at(step) / loss, 1, 1e-9) << "step " << step;
+
+  const auto last = folder / "three/checkpoints/step-10";
+  const auto bytes = bytes_of(last);
+  ASSERT_FALSE(bytes.empty());
+  RunOptions options;
+  options.resume = true;
+  options.resume_from = folder / "three/checkpoints/step-4";
+  EXPECT_EQ(run_whole(config, options, 3).steps, 10);
+  EXPECT_EQ(bytes_of(last), bytes);
+}
+
+TEST(Schedules, LateTotalsThatAreNotFiniteEndTheRunInTheirStep) {
+  auto config = without_whole_gradients(configuration("gpt"));
+  config.train.microbatch = 2;
+  config.optimizer.lr = 1e300;
+  config.optimizer.warmup = 0;
+  config.parallel = {.pipe = 2, .schedule = zero_bubble};
+  try {
+    run_trainer(config, 2, config.train.steps);
+    ADD_FAILURE() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("step 2: loss nan"));
+  }
 }
 
 TEST(Schedules, TensorsMaySkipStagesAndChunks) {

@@ -6,7 +6,11 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -117,9 +121,11 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
     std::vector<StepReport> reports;
     for (int64_t step = 1; step <= steps; ++step) {
       if (before_step) before_step(trainer, world, step);
-      reports.push_back(trainer.step(false));
-      trainer.check_finite(reports.back());
+      const auto report = trainer.step(false);
+      trainer.check_finite(report);
+      if (report.step > 0) reports.push_back(report);  // 0: totals come late, and there are none yet
     }
+    if (trainer.settles()) reports.push_back(trainer.step(false));
     StepReport evaluated;
     trainer.evaluate(evaluated);
     outcome.parameters[static_cast<size_t>(world.rank())] = parameters_of(trainer);
@@ -153,6 +159,22 @@ inline RunResult run_whole(const RunConfig& config, const RunOptions& options = 
     if (world.rank() == 0) result = mine;
   });
   return result;
+}
+
+// All that a checkpoint holds of weights and of the optimizer's state.
+inline std::string bytes_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto name = entry.path().filename().string();
+    if (name.rfind("model", 0) == 0 || name.rfind("optimizer", 0) == 0) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string bytes;
+  for (const auto& path : files) {
+    std::ifstream file(path, std::ios::binary);
+    bytes += std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  return bytes;
 }
 
 // What a run of one step is refused with.

@@ -128,6 +128,11 @@ Setting& Setting::below(double bound) {
   return *this;
 }
 
+Setting& Setting::once_a_switch() {
+  once_a_switch_ = true;
+  return *this;
+}
+
 std::string Setting::section() const {
   const auto dot = key_.rfind('.');
   return dot == std::string::npos ? "" : key_.substr(0, dot);
@@ -171,7 +176,10 @@ void Setting::read(const std::string& text, const std::string& location) {
     return *parsed.value;
   };
   std::visit(Match{[&](int64_t* field) { *field = accept(parse_int(text)); },
-                   [&](double* field) { *field = accept(parse_double(text)); },
+                   [&](double* field) {
+                     const auto word = once_a_switch_ ? parse_bool(text).value : std::nullopt;
+                     *field = word ? *word : accept(parse_double(text));
+                   },
                    [&](bool* field) { *field = accept(parse_bool(text)); },
                    [&](std::string* field) { *field = accept(parse_string(text)); },
                    [&](List* field) {

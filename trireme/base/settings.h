@@ -52,6 +52,8 @@ class Setting {
   Setting& above(double bound);
   Setting& at_most(double bound);
   Setting& below(double bound);
+  // A number that earlier versions knew as a switch: false still reads as 0, true as 1.
+  Setting& once_a_switch();
 
   const std::string& key() const { return key_; }
   std::string section() const;  // "optimizer" of "optimizer.lr", "" of a setting without section
@@ -83,6 +85,7 @@ class Setting {
   static constexpr double infinity = std::numeric_limits<double>::infinity();
   double least_ = -infinity, most_ = infinity;
   bool least_itself_ = true, most_itself_ = true;  // whether the bound itself is a valid value
+  bool once_a_switch_ = false;
 };
 
 // The settings of one struct, in sections. The struct must outlive its Settings.

@@ -149,7 +149,9 @@ Batch SyntheticImages::get(std::span<const int64_t> samples) const {
   return batch;
 }
 
-at::Tensor SyntheticImages::decode(const at::Tensor& inputs) const { return inputs.to(at::kFloat).sub_(128).mul_(1.0 / 48); }
+at::Tensor SyntheticImages::decode(const at::Tensor& inputs) const {
+  return inputs.to(at::kFloat).sub_(128).mul_(1.0 / 48);
+}
 
 std::string SyntheticImages::describe() const {
   return fmt::format("synthetic images: {} x {} pixels, {} channel(s), {} classes, {} samples", size_, size_, channels_,

@@ -22,8 +22,8 @@ struct alignas(sizeof(T) * width) Pack {
   T values[width];
 };
 
-// Threads side by side take the channels of a row, those below each other the rows, from block to block. Each stays with
-// its channels, so what belongs to them lies in registers.
+// Threads side by side take the channels of a row, those below each other the rows, from block to block. Each stays
+// with its channels, so what belongs to them lies in registers.
 struct Tiles {
   int64_t rows, channels;
   dim3 grid, block;
@@ -96,8 +96,9 @@ __global__ void moments_kernel(const T* __restrict__ x, double* partial, int64_t
 }
 
 template <class T, int width, bool relu, bool residual>
-__global__ void scale_kernel(const T* __restrict__ x, const T* __restrict__ added, T* __restrict__ y, const double* mean,
-                             const double* scale, const double* shift, int64_t rows, int64_t channels) {
+__global__ void scale_kernel(const T* __restrict__ x, const T* __restrict__ added, T* __restrict__ y,
+                             const double* mean, const double* scale, const double* shift, int64_t rows,
+                             int64_t channels) {
   using Math = at::opmath_type<T>;
   using Packed = Pack<T, width>;
   const int64_t channel = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * width;
@@ -280,8 +281,8 @@ at::Tensor channel_moments_cuda(const at::Tensor& x) {
   by_type(x, [&]<class T, int width>() {
     const Tiles tiles(x, width);
     const auto partial = numbers_on(x, {tiles.grid.y, 2, C});
-    moments_kernel<T, width><<<tiles.grid, tiles.block, 0, stream>>>(
-        x.const_data_ptr<T>(), partial.mutable_data_ptr<double>(), tiles.rows, C);
+    moments_kernel<T, width><<<tiles.grid, tiles.block, 0, stream>>>(x.const_data_ptr<T>(),
+                                                                     partial.mutable_data_ptr<double>(), tiles.rows, C);
     finish_moments_kernel<T><<<blocks_for(C, 32), dim3(32, 8), 0, stream>>>(
         numbers(partial), static_cast<int>(tiles.grid.y), x.const_data_ptr<T>(), moments.mutable_data_ptr<double>(),
         tiles.rows, C);
@@ -321,18 +322,18 @@ at::Tensor gradient_sums_cuda(PassedGradient& gradient, const at::Tensor& x, con
     const Tiles tiles(x, width);
     const auto partial = numbers_on(x, {tiles.grid.y, 2, C});
     const auto call = [&](auto kernel) {
-      kernel<<<tiles.grid, tiles.block, 0, stream>>>(
-          gradient.g_BCHW.const_data_ptr<T>(), x.const_data_ptr<T>(),
-          residual ? gradient.y_BCHW.const_data_ptr<T>() : nullptr, residual ? passed.mutable_data_ptr<T>() : nullptr,
-          partial.mutable_data_ptr<double>(), numbers(scale.mean_C), numbers(scale.scale_C), numbers(scale.shift_C),
-          tiles.rows, C);
+      kernel<<<tiles.grid, tiles.block, 0, stream>>>(gradient.g_BCHW.const_data_ptr<T>(), x.const_data_ptr<T>(),
+                                                     residual ? gradient.y_BCHW.const_data_ptr<T>() : nullptr,
+                                                     residual ? passed.mutable_data_ptr<T>() : nullptr,
+                                                     partial.mutable_data_ptr<double>(), numbers(scale.mean_C),
+                                                     numbers(scale.scale_C), numbers(scale.shift_C), tiles.rows, C);
     };
     if (residual)
       call(sums_kernel<T, width, true, true>);
     else
       gradient.relu ? call(sums_kernel<T, width, true, false>) : call(sums_kernel<T, width, false, false>);
-    finish_sums_kernel<<<blocks_for(C, 32), dim3(32, 8), 0, stream>>>(
-        numbers(partial), static_cast<int>(tiles.grid.y), sums.mutable_data_ptr<double>(), C);
+    finish_sums_kernel<<<blocks_for(C, 32), dim3(32, 8), 0, stream>>>(numbers(partial), static_cast<int>(tiles.grid.y),
+                                                                      sums.mutable_data_ptr<double>(), C);
   });
   if (residual) gradient.g_BCHW = passed;
   return sums;
@@ -348,10 +349,10 @@ at::Tensor input_gradient_cuda(const PassedGradient& gradient, const at::Tensor&
   by_type(x, [&]<class T, int width>() {
     const Tiles tiles(x, width);
     const auto call = [&](auto kernel) {
-      kernel<<<tiles.grid, tiles.block, 0, stream>>>(
-          gradient.g_BCHW.const_data_ptr<T>(), x.const_data_ptr<T>(), out.mutable_data_ptr<T>(), numbers(scale.mean_C),
-          numbers(scale.scale_C), numbers(scale.shift_C), numbers(slope_C), numbers(offset_C), tiles.rows,
-          tiles.channels);
+      kernel<<<tiles.grid, tiles.block, 0, stream>>>(gradient.g_BCHW.const_data_ptr<T>(), x.const_data_ptr<T>(),
+                                                     out.mutable_data_ptr<T>(), numbers(scale.mean_C),
+                                                     numbers(scale.scale_C), numbers(scale.shift_C), numbers(slope_C),
+                                                     numbers(offset_C), tiles.rows, tiles.channels);
     };
     masks ? call(gradient_kernel<T, width, true>) : call(gradient_kernel<T, width, false>);
   });
@@ -366,7 +367,8 @@ ChannelScale channel_scale_cuda(const at::Tensor& moments_K, const NormTensors& 
     channel_scale_kernel<scalar_t><<<blocks_for(C, 128), 128, 0, c10::cuda::getCurrentCUDAStream()>>>(
         numbers(moments_K), norm.gain_C.const_data_ptr<scalar_t>(), norm.bias_C.const_data_ptr<scalar_t>(),
         norm.running_mean_C.mutable_data_ptr<scalar_t>(), norm.running_variance_C.mutable_data_ptr<scalar_t>(),
-        norm.batches.defined() ? norm.batches.mutable_data_ptr<int64_t>() : nullptr, out.mutable_data_ptr<double>(), norm.epsilon, norm.momentum, C);
+        norm.batches.defined() ? norm.batches.mutable_data_ptr<int64_t>() : nullptr, out.mutable_data_ptr<double>(),
+        norm.epsilon, norm.momentum, C);
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return {out[0], out[1], out[2], out[3]};

@@ -33,7 +33,7 @@ WeightVersions::Version WeightVersions::take_newest() const {
   return version;
 }
 
-void WeightVersions::predict(int64_t changes) {
+void WeightVersions::predict(double changes) {
   ahead_ = changes;
   if (changes == 0) return;
   for (auto& bucket : store_.buckets()) {
@@ -146,7 +146,7 @@ void WeightVersions::change(size_t b, const std::function<void(Bucket&)>& optimi
   optimize(bucket);
   const bool same_type = bucket.values.scalar_type() == bucket.master.scalar_type();
   auto predicted = same_type ? bucket.values : before;
-  at::lerp_out(predicted, before, bucket.master, 1 + static_cast<double>(ahead_));
+  at::lerp_out(predicted, before, bucket.master, 1 + ahead_);
   if (!same_type) bucket.values.copy_(predicted);
   auto& wide = versions_.at(newest_).wide;
   for (const auto& stored : bucket.parameters) {

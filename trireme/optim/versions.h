@@ -5,8 +5,8 @@
 // The optimizer always works on the newest. Before it changes anything, advance() leaves what there is as a version and
 // goes on in other memory, so nothing that a forward pass has saved is ever written to.
 //
-// A version may be a prediction: what the model computes with is not W(v) but W(v) + d (W(v) - W(v-1)), the weights as
-// they will be d changes later if they go on as they just went. Gradients of weights that are d changes old then fit
+// A version may be a prediction: what the model computes with is not W(v) but W(v) + a (W(v) - W(v-1)), the weights as
+// they will be a changes later if they go on as they just went. Gradients of weights that are a changes old then fit
 // the weights that they change.
 #pragma once
 
@@ -26,7 +26,7 @@ class WeightVersions {
   explicit WeightVersions(ParameterStore& store);
 
   // From now on versions are predictions, so many changes ahead; 0 = none. The masters then have memory of their own.
-  void predict(int64_t changes);
+  void predict(double changes);
   bool predicts() const { return ahead_ > 0; }
 
   int64_t newest() const { return newest_; }
@@ -69,7 +69,8 @@ class WeightVersions {
   std::map<int64_t, Version> versions_;
   std::vector<std::vector<at::Tensor>> spare_;  // by bucket: memory for versions to come
   at::Tensor before_;                           // a bucket's masters, while they change
-  int64_t newest_ = 0, in_use_ = 0, most_ = 1, kept_from_ = 0, ahead_ = 0;
+  int64_t newest_ = 0, in_use_ = 0, most_ = 1, kept_from_ = 0;
+  double ahead_ = 0;
 };
 
 }  // namespace trireme

@@ -79,7 +79,8 @@ GradientSync::Sends GradientSync::add_tasks(Graph& graph) {
     const auto send = [this, b] {
       const auto& bucket = store_.buckets()[b];
       const Group group = groups_.of(bucket);
-      if (communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
+      const bool left = leaves_ties_ && bucket.tie >= 0;
+      if (left || communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
       const auto done = [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); };
       if (kind_ == SyncKind::root) {
         communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);

@@ -49,6 +49,8 @@ class GradientSync {
   // Before the first backward pass of a step of so many: a bucket is sent, by these tasks, when all of them have
   // written it. Without tasks nothing is sent (loose_sync).
   void begin_step(int64_t passes, const Sends& sends);
+  // From now on what stages share is not summed here.
+  void leave_ties() { leaves_ties_ = true; }
   // Until then nothing is sent: backward passes before the last one of a step whose number nobody knows yet.
   void hold();
   // Around a backward pass through layers with these parameters: what it leaves out, where it may, has no gradient.
@@ -95,7 +97,7 @@ class GradientSync {
   std::vector<int64_t> expected_;  // writes of one microbatch, by bucket
   std::vector<int64_t> missing_;   // in this step
   size_t next_ = 0;                // buckets leave in order: this one is next
-  bool told_unused_ = false;
+  bool told_unused_ = false, leaves_ties_ = false;
   const at::Tensor totals_;
   BucketSums* sums_;
   TaskId totals_task_ = 0;

@@ -67,8 +67,8 @@ class LooseSync {
   // Steps that this rank has done itself, and that the job has done as far as this rank knows.
   int64_t own_steps() const;
   virtual int64_t job_step() const { return own_steps(); }
-  // Batches that all ranks together have worked through, as far as this rank knows: the job's steps, unless some of them
-  // lacked a rank's part.
+  // Batches that all ranks together have worked through, as far as this rank knows: the job's steps, unless some of
+  // them lacked a rank's part.
   virtual double batches() const { return static_cast<double>(job_step()); }
   // After a step: whether all ranks stand together in it, and whether they agreed to stop there.
   bool together() const { return together_; }

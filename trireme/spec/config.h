@@ -127,7 +127,7 @@ struct ParallelConfig {
   int64_t chunks = 0;
   std::string schedule_file;
   bool vertical_sync = false;
-  bool predict = false;
+  double predict = 0;
 };
 
 enum class ActivationKind { keep, recompute };

@@ -51,9 +51,14 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfi
                "A table of actions, a row for each stage: 0F0,0F1,0B0,0B1 (with parallel.schedule=file).");
   settings.add("parallel.vertical_sync", parallel.vertical_sync,
                "Whether a microbatch sees weights of the same age in all stages (pipedream only).");
-  settings.add("parallel.predict", parallel.predict,
-               "Whether a microbatch sees the weights as they are expected to be when it changes them (pipedream, "
-               "pipedream-2bw).");
+  settings
+      .add(
+          "parallel.predict", parallel.predict,
+          "How far ahead a microbatch sees the weights: 1 = as they are expected to be when it changes them, 2 = twice "
+          "as far, 0 = as they are (pipedream, pipedream-2bw).")
+      .at_least(0)
+      .at_most(8)
+      .once_a_switch();
   settings.section("memory", "What a rank may hold.");
   settings.add_choice("memory.activations", memory.activations,
                       {{"keep", ActivationKind::keep}, {"recompute", ActivationKind::recompute}},
@@ -88,7 +93,7 @@ void check_parallel(const RunConfig& config, const Settings& settings) {
           "parallel.schedule");
   require(!parallel.vertical_sync || schedule == ScheduleKind::pipedream, "parallel.vertical_sync",
           "must be false with", "parallel.schedule");
-  require(!parallel.predict || never_drains(schedule), "parallel.predict", "must be false with", "parallel.schedule");
+  require(parallel.predict == 0 || never_drains(schedule), "parallel.predict", "must be 0 with", "parallel.schedule");
   if (never_drains(schedule)) {
     require(parallel.pipe > 1, "parallel.pipe", "must be at least 2 with", "parallel.schedule");
     require(config.sync.kind == SyncKind::allreduce, "sync.kind", "must be allreduce with", "parallel.schedule");

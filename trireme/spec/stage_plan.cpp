@@ -55,6 +55,17 @@ int64_t most_held(const Schedule& schedule, const std::vector<int64_t>& by_chunk
   return most;
 }
 
+// Elements of the first stage that others hold too.
+int64_t shared_elements(const LayerTable& table, const std::vector<int64_t>& begins, const Mesh& mesh) {
+  int64_t most = 0;
+  for (size_t part = 0; part < begins.size(); ++part) {
+    if (mesh.stage_of_part(static_cast<int>(part)) == mesh.stage_of_part(0)) continue;
+    const auto end = part + 1 < begins.size() ? static_cast<size_t>(begins[part + 1]) : table.layers.size();
+    for (auto i = static_cast<size_t>(begins[part]); i < end; ++i) most = std::max(most, table.layers[i].tied);
+  }
+  return most;
+}
+
 }  // namespace
 
 std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh) {
@@ -70,7 +81,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     const auto schedule =
         make_schedule(config.parallel.schedule, place_of(mesh, s, 0, microbatches), schedule_options(config.parallel));
     plan.in_flight = schedule->in_flight();
-    int64_t frozen = 0;
+    int64_t frozen = 0, tied = 0;
     std::vector<int64_t> activations;  // by chunk
     for (int chunk = 0; chunk < mesh.chunks; ++chunk) {
       const auto part = static_cast<size_t>(mesh.part_of(s, chunk));
@@ -83,23 +94,28 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
       for (size_t i = begin; i < end; ++i) {
         const auto& layer = table.layers[i];
         // A rank that has the table itself too holds it once.
-        plan.parameters += layer.parameters + (mesh.stage_of_part(0) == s ? 0 : layer.tied);
+        if (mesh.stage_of_part(0) != s) tied += layer.tied;
+        plan.parameters += layer.parameters;
         plan.flops += layer.forward_flops + layer.backward_flops;
         activations.back() += layer.activations;
         frozen += layer.frozen;
       }
     }
+    plan.parameters += tied;
     int64_t versions = 1;
     bool predicts = false;
     if (never_drains(config.parallel.schedule)) {
       const Flow flow(config.parallel.schedule, config.parallel.vertical_sync, mesh, s, 0, 1, microbatches);
       versions = flow.most_versions();
-      predicts = config.parallel.predict && flow.delay() > 0;
+      predicts = config.parallel.predict > 0 && flow.delay() > 0;
     }
     plan.parameter_bytes = plan.parameters * value * versions;
     const int64_t trained = plan.parameters - frozen;
     plan.master_bytes = value < master || predicts ? trained * master : 0;
-    plan.gradient_bytes = trained * master;
+    // What stages share is put aside while it is summed; of it the first stage has all.
+    if (s == mesh.stage_of_part(0)) tied = shared_elements(table, begins, mesh);
+    const int64_t aside = config.parallel.schedule == ScheduleKind::pipedream_2bw ? tied : 0;
+    plan.gradient_bytes = (trained + aside) * master;
     plan.optimizer_bytes = trained * master * moments(config.optimizer);
     plan.activation_bytes = most_held(*schedule, activations) * value * microbatch;
     stages.push_back(plan);

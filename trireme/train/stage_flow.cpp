@@ -16,11 +16,11 @@
 namespace trireme {
 
 void StageTrainer::open_flow() {
-  if (!ties_.empty()) {
+  if (!ties_.empty() && config_.parallel.schedule == ScheduleKind::pipedream) {
     refuse(
-        "parallel.schedule = {}: stages would change the parameters that they share ({}) at different times; give each "
-        "its own (model.untied=true, model.tied=false), or choose another schedule",
-        schedule_->name(), "a tied table");
+        "parallel.schedule = pipedream: stages would change the parameters that they share (a tied table) at different "
+        "times; give each its own (model.untied=true, model.tied=false), or choose pipedream-2bw, in which all stages "
+        "see weights of the same age");
   }
   const auto K = static_cast<int64_t>(pieces_.size());
   const int stage = stage_number(), replicas = mesh_.replicas(stage);
@@ -29,8 +29,8 @@ void StageTrainer::open_flow() {
                                                  stage, mesh_.replica_of(world_.rank()), K, mesh_.even() ? K : dealt_),
                                             WeightVersions(*store_)});
   auto& flow = *flow_;
-  if (config_.parallel.predict) {
-    flow.versions.predict(flow.plan.delay());
+  if (config_.parallel.predict > 0) {
+    flow.versions.predict(config_.parallel.predict * static_cast<double>(flow.plan.delay()));
     store_->account(world_.recorder().memory());
   }
   flow.total = K * config_.train.steps;
@@ -66,6 +66,7 @@ void StageTrainer::open_flow() {
     auto& returns = flow.returns.emplace_back();
     for (size_t i = 0; i < chunk.stage->outgoing().size(); ++i) returns.push_back(box_of(gradient, 0, slot, i));
   }
+  open_ties();
   open_reports();
 }
 
@@ -98,7 +99,7 @@ StageTrainer::FlowStep& StageTrainer::flow_step(bool obeys) {
   const auto actions = flow.plan.actions(flow.forwarded, flow.returned, flow.total);
   const int64_t lead = flow.forwarded - flow.returned;
   const auto forwards = static_cast<int64_t>(actions.size()) - flow.plan.per_step();
-  const auto [entry, fresh] = flow.steps.try_emplace({forwards, lead, obeys ? 1 : 0});
+  const auto [entry, fresh] = flow.steps.try_emplace({forwards, lead, obeys ? 1 : 0, flow.ties.owed ? 1 : 0});
   auto& step = entry->second;
   if (!fresh) return step;
   step.schedule = std::make_unique<ListSchedule>(schedule_->name(), actions);
@@ -144,6 +145,13 @@ StageTrainer::FlowStep& StageTrainer::flow_step(bool obeys) {
     if (u + 1 < flow.plan.rounds()) graph.add_dependency(backward_tasks[static_cast<size_t>(u) + 1], updates.back());
     const int64_t next = u + flow.plan.ahead() + 1 - lead;
     if (next >= 0 && next < forwards) graph.add_dependency(forward_tasks[static_cast<size_t>(next)], updates.back());
+  }
+  if (flow.ties.owed) {
+    const TaskId tied = add_ties(graph);
+    graph.add_dependency(updates.back(), tied);
+    // Microbatches of the next step see what it changes.
+    for (int64_t j = std::max<int64_t>(0, flow.plan.per_step() - lead); j < forwards; ++j)
+      graph.add_dependency(forward_tasks[static_cast<size_t>(j)], tied);
   }
   add_reports(step, updates.back(), obeys);
   return step;
@@ -213,27 +221,35 @@ void StageTrainer::flow_update(size_t round) {
   sync_->check_complete();
   double squares = 0;
   for (size_t b = 0; b < squares_.size(); ++b) {
+    if (store_->buckets()[b].tie >= 0) continue;
     measure(b);
     squares += squares_[b].item<double>();
   }
-  const double norm = flow.scales[round] * std::sqrt(squares), clip = config_.optimizer.clip;
-  if (!std::isfinite(norm)) {
-    fail(
-        "step {}: the gradient of stage {} is not finite, and a pipeline that does not drain cannot skip a step; lower "
-        "optimizer.lr, or use a wider train.precision",
-        own_step_, stage_number());
-  }
-  flow.squares = norm * norm;
+  const double scale = clipped_scale(flow.scales[round], squares, own_step_);
+  flow.squares = squares * std::pow(flow.scales[round], 2);
   // What the next forward pass, and so every later one, sees, or something newer.
   flow.versions.keep_from(flow.plan.changes_once() ? flow.versions.newest()
                                                    : flow.plan.version_of(flow.next, flow.versions.newest() + 1));
   flow.versions.advance();
-  const double scale = flow.scales[round] * (clip > 0 && norm > clip ? clip / norm : 1);
+  put_ties_aside();
   for (size_t b = 0; b < store_->buckets().size(); ++b) {
+    if (store_->buckets()[b].tie >= 0) continue;
     const DeviceSpan span(&device_trace_, on_card("optimize", static_cast<int64_t>(b)));
     flow.versions.change(
         b, [&](Bucket& bucket) { optimizer_->update(bucket, flow.versions.newest(), lr_ * flow.lr_share, scale); });
   }
+}
+
+// By what gradients are multiplied, whose squares are so many before that.
+double StageTrainer::clipped_scale(double scale, double squares, int64_t step) const {
+  const double norm = scale * std::sqrt(squares), clip = config_.optimizer.clip;
+  if (!std::isfinite(norm)) {
+    fail(
+        "step {}: the gradient of stage {} is not finite, and a pipeline that does not drain cannot skip a step; lower "
+        "optimizer.lr, or use a wider train.precision",
+        step, stage_number());
+  }
+  return clip > 0 && norm > clip ? scale * clip / norm : scale;
 }
 
 // What this rank knows of the step goes to rank 0, which makes the report and decides.
@@ -241,7 +257,8 @@ void StageTrainer::report_flow() {
   auto& flow = *flow_;
   fill_totals();
   auto* total = totals_.mutable_data_ptr<double>();
-  total[total_squares] = mesh_.replica_of(world_.rank()) == 0 ? flow.squares : 0;
+  // Of what stages share, the last that is known.
+  total[total_squares] = mesh_.replica_of(world_.rank()) == 0 ? flow.squares + flow.ties.squares : 0;
   if (world_.rank() != 0) {
     postbox_->send(0, {told, 0, 0}, totals_.to(device_, /*non_blocking=*/false, /*copy=*/true));
     stop_agreed_ = flow.ordered.defined() && flow.ordered.item<double>() > 0;
@@ -279,10 +296,10 @@ void StageTrainer::run_flow_step() {
   progression_.updates = flow.versions.newest();
   if (world_.rank() != 0) totals_.fill_(std::numeric_limits<double>::quiet_NaN());  // rank 0 knows
   world_.recorder().memory().set("versions", flow.versions.bytes());
-  const auto due = [this](int64_t every) { return every > 0 && own_step_ % every == 0; };
-  flow.together = stop_agreed_ || own_step_ == config_.train.steps || due(config_.train.eval_every) ||
-                  due(config_.checkpoint.every) || due(config_.watchdog.replicas);
-  if (flow.together) flow.versions.use_masters();
+  flow.together = stop_agreed_ || meets_after(own_step_);
+  if (!flow.together) return;
+  settle_ties();
+  flow.versions.use_masters();
 }
 
 }  // namespace trireme

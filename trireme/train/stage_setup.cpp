@@ -94,7 +94,9 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   behind_.buckets.resize(store_->buckets().size());
   for (auto& chunk : chunks_) make_flights(chunk, chunk.flights, pieces_.size());
   eager_ = config.sync.kind == SyncKind::allreduce && config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
-  if (trireme::never_drains(config.parallel.schedule)) {
+  const bool drains = !trireme::never_drains(config.parallel.schedule);
+  late_.on = eager_ && drains && mesh_.stages > 1;
+  if (!drains) {
     open_flow();
   } else {
     build_step();

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
@@ -57,14 +58,17 @@ void StageTrainer::build_step() {
   if (loose_) return build_loose_tail(passes);
   sends_ = sync_->add_tasks(graph);
 
-  // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them.
+  // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them; where
+  // they come late, those of the step before, at once.
   auto task = std::make_shared<TaskId>();
   const auto sum = [this, task] {
-    fill_totals();
+    if (late_.on && !late_.open) return executor_.complete(*task);
+    if (!late_.on) fill_totals();
     sync_->sum_totals(*task);
   };
-  *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, passes);
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, late_.on ? std::vector<TaskId>() : passes);
   std::vector<TaskId> before{*task};
+  if (late_.on) before.insert(before.end(), passes.begin(), passes.end());
   std::vector<TaskId> norms;
   for (size_t b = 0; b < squares_.size(); ++b) {
     const auto index = static_cast<int32_t>(b);
@@ -74,7 +78,7 @@ void StageTrainer::build_step() {
     const auto change = [this, b] { update(b, progression_.updates + 1, lr_, 1); };
     if (eager_) graph.add(TaskKind::optimize, index, Lane::compute, change, {norms.back()});
     // Where each rank knows a part of the gradient, its norm is summed with the rest. Otherwise it is known here.
-    if (sums_squares()) graph.add_dependency(*task, norms.back());
+    if (sums_squares() && !late_.on) graph.add_dependency(*task, norms.back());
   }
   before.insert(before.end(), norms.begin(), norms.end());
   const TaskId decision = graph.add(TaskKind::decide, -1, Lane::compute, [this] { decide(); }, before);
@@ -162,7 +166,7 @@ void StageTrainer::build_loose_tail(const std::vector<TaskId>& passes) {
 void StageTrainer::fill_totals() {
   double squares = 0;
   const bool root = config_.sync.kind == SyncKind::root;
-  for (size_t b = 0; sums_squares() && b < squares_.size(); ++b) {
+  for (size_t b = 0; sums_squares() && !flow_ && b < squares_.size(); ++b) {
     // Of each bucket once.
     const bool mine = root ? sync_->updates(b) : store_->buckets()[b].owned && mesh_.replica_of(world_.rank()) == 0;
     if (mine) squares += squares_[b].item<double>();
@@ -188,7 +192,8 @@ void StageTrainer::fill_totals() {
   total[total_idle + 3 * mesh_.stages + world_.rank()] = clock_.now_s() - step_begun_s_ - waited_s;
 }
 
-void StageTrainer::decide() {
+// What the totals say.
+void StageTrainer::judge() {
   double squares = 0;
   if (sums_squares()) {
     squares = totals_[total_squares].item<double>();
@@ -200,13 +205,21 @@ void StageTrainer::decide() {
   stop_agreed_ = totals_[total_stop].item<double>() > 0;
   const double loss = totals_[total_loss].item<double>();
   update_ = std::isfinite(loss) && std::isfinite(grad_norm_);
-  if (update_) {
+  progression_.skipped_in_a_row = update_ ? 0 : progression_.skipped_in_a_row + 1;
+  if (!update_) ++progression_.skipped;
+}
+
+void StageTrainer::decide() {
+  if (late_.on) {
     ++progression_.updates;
-    progression_.skipped_in_a_row = 0;
-  } else {
-    ++progression_.skipped;
-    ++progression_.skipped_in_a_row;
+    if (late_.open) {
+      judge();
+      complete(late_.report);
+    }
+    return fill_totals();
   }
+  judge();
+  if (update_) ++progression_.updates;
   const double clip = config_.optimizer.clip;
   scale_ = clip > 0 && grad_norm_ > clip ? clip / grad_norm_ : 1;
 }
@@ -239,6 +252,7 @@ void StageTrainer::update(size_t b, int64_t number, double lr, double scale) {
 }
 
 StepReport StageTrainer::step(bool stop) {
+  if (late_.settles) return settle();
   step_begun_s_ = clock_.now_s();
   awaited_s_ = 0;
   const int64_t sent = world_.recorder().sent_bytes();
@@ -278,30 +292,70 @@ StepReport StageTrainer::step(bool stop) {
   }
   world_.recorder().memory().set("activations", most_kept_bytes_);
 
+  auto report = own_report(sent, batches_before);
+  if (late_.on) return keep_for_later(std::move(report));
+  complete(report);
+  return report;
+}
+
+// What this rank knows of the step by itself.
+StepReport StageTrainer::own_report(int64_t sent_before, double batches_before) {
   StepReport report;
   report.step = progression_.step;
   report.steps = config_.train.steps;
-  report.loss = loose_ ? loose_->loss() : totals_[total_loss].item<double>();
-  if (!config_.distill.from.empty() && !loose_) report.distillation = totals_[total_distillation].item<double>();
-  report.grad_norm = grad_norm_;
   report.lr = lr_;
   report.step_s = clock_.now_s() - step_begun_s_;
   report.items = data_.train->items();
   const double batches = loose_ ? loose_->batches() - batches_before : 1;
   report.items_per_s =
       batches * static_cast<double>(config_.train.batch * data_.train->items_per_sample()) / report.step_s;
-  report.skipped = progression_.skipped;
   report.reduce_wait_s = last_reduce_idle_s_ = executor_.idle().reduce_s + awaited_s_;
+  tell_traffic(report);
+  report.sent_bytes = world_.recorder().sent_bytes() - sent_before;
+  report.memory = world_.recorder().memory().by_owner();
+  return report;
+}
+
+// What all ranks know of it together.
+void StageTrainer::complete(StepReport& report) {
+  report.loss = loose_ ? loose_->loss() : totals_[total_loss].item<double>();
+  if (!config_.distill.from.empty() && !loose_) report.distillation = totals_[total_distillation].item<double>();
+  report.grad_norm = grad_norm_;
+  report.skipped = progression_.skipped;
   if (loose_) {
     report.staleness = loose_->staleness();
     report.batches = loose_->batches();
   } else {
     tell_times(report);
   }
-  tell_traffic(report);
-  report.sent_bytes = world_.recorder().sent_bytes() - sent;
-  report.memory = world_.recorder().memory().by_owner();
-  return report;
+}
+
+// Keeps a step's report until the totals are there, and gives the one before it.
+StepReport StageTrainer::keep_for_later(StepReport report) {
+  auto before = std::exchange(late_.report, std::move(report));
+  if (!late_.open) {  // it has been given
+    before.step = progression_.step - 1;
+    before.busy_s.clear();
+  }
+  late_.open = true;
+  late_.settles = stop_agreed_ || meets_after(progression_.step);
+  return before;
+}
+
+StepReport StageTrainer::settle() {
+  auto& communicator = world_.communicator();
+  communicator.now([&] { return communicator.all_reduce(totals_, ReduceOp::sum, "reduce loss"); });
+  late_.open = late_.settles = false;
+  judge();
+  complete(late_.report);
+  return late_.report;
+}
+
+// Whether all ranks do something together after this step.
+bool StageTrainer::meets_after(int64_t step) const {
+  const auto due = [step](int64_t every) { return every > 0 && step % every == 0; };
+  return step == config_.train.steps || due(config_.train.eval_every) || due(config_.checkpoint.every) ||
+         due(config_.watchdog.replicas);
 }
 
 // Who waited for what, as the ranks summed it up.
@@ -360,7 +414,7 @@ void StageTrainer::tell_traffic(StepReport& report) {
   const auto traffic = sums->take_traffic();
   report.codec = CodecReport{traffic.plain_bytes, traffic.sent_bytes, traffic.codec_s, {}};
   // A pass over all of it: now and then.
-  if (codec_.feedback && report.step % config_.log.every == 0 && together())
+  if (codec_.feedback && report.step % config_.log.every == 0 && (together() || late_.on))
     report.codec->residual_norm = sums->residual_norm();
 }
 

@@ -9,6 +9,10 @@
 //
 // The schedule chooses among the passes that are ready. `decide` sees the loss and the gradient norm of the whole job,
 // so every rank decides alike: update, or skip.
+//
+// Where nothing depends on them (no clipping, and the first value that is not finite ends the run), stages do not wait
+// for those totals: each goes on into the next step as soon as its own parameters have changed, and the totals are
+// summed meanwhile. A pipeline whose schedule leaves no other waits has none then, with the same numbers.
 #pragma once
 
 #include <array>
@@ -47,8 +51,10 @@ class StageTrainer {
   StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole = nullptr);
   ~StageTrainer();
 
-  // Does the next step; `stop` is this rank's wish to end, agreed on by all ranks in stop_agreed().
+  // Does the next step; `stop` is this rank's wish to end, agreed on by all ranks in stop_agreed(). The report is of
+  // the step before where totals come late; then settles() says when the next call only waits for those of this step.
   StepReport step(bool stop);
+  bool settles() const { return late_.settles; }
   // Says that the step was skipped for values that are not finite, or fails when too many were; after its report has
   // been recorded.
   void check_finite(const StepReport& report) const;
@@ -56,7 +62,7 @@ class StageTrainer {
   void check_replicas();
   bool stop_agreed() const { return stop_agreed_; }
   // Whether all ranks stand in the same step now: only then may they do what is collective.
-  bool together() const { return flow_ ? flow_->together : !loose_ || loose_->together(); }
+  bool together() const { return flow_ ? flow_->together : loose_ ? loose_->together() : !late_.open; }
   // Takes up what a pipeline that never drains had in flight; false where there is nothing that fits. Collective.
   bool go_on(const OwnState& state);
   bool never_drains() const { return flow_ != nullptr; }
@@ -127,12 +133,24 @@ class StageTrainer {
     Flow plan;
     WeightVersions versions;
     int64_t forwarded = 0, returned = 0, next = 0, total = 0;
-    std::map<std::array<int64_t, 3>, FlowStep> steps;  // by what makes them differ
+    std::map<std::array<int64_t, 4>, FlowStep> steps;  // by what makes them differ
     FlowStep* running = nullptr;
     std::deque<LoadedStep> loaded;
     std::vector<std::vector<Postbox::Box>> arrivals, returns;  // by place of the flight, then by crossing
     std::vector<double> scales;  // of a round's gradients: samples of the batch to its own
     double lr_share = 1, squares = 0;
+    // What other stages share, which changes a step later: see stage_ties.cpp.
+    struct TiePart {
+      size_t bucket;
+      at::Tensor gradients;  // of the last step
+    };
+    struct {
+      std::vector<TiePart> parts;
+      bool owed = false;  // they have not been summed,
+      int64_t step = 0;   // are of this step,
+      double lr = 0;      // and for this rate
+      double squares = 0;
+    } ties;
     // Reports to rank 0, and its orders, which are obeyed `lag` steps later.
     std::vector<Postbox::Box> tellers;
     std::vector<at::Tensor> told;
@@ -165,6 +183,11 @@ class StageTrainer {
   void open_loose();
   void build_loose_tail(const std::vector<TaskId>& passes);
   void evaluate_now(StepReport& report);
+  StepReport own_report(int64_t sent_before, double batches_before);
+  void complete(StepReport& report);
+  StepReport keep_for_later(StepReport report);
+  StepReport settle();
+  bool meets_after(int64_t step) const;
   void tell_times(StepReport& report);
   void tell_traffic(StepReport& report);
   BucketSums* sums() { return loose_ ? loose_->sums() : sums_.get(); }
@@ -178,6 +201,12 @@ class StageTrainer {
   void flow_forward(int64_t pass);
   void flow_backward(int64_t pass);
   void flow_update(size_t round);
+  double clipped_scale(double scale, double squares, int64_t step) const;
+  void open_ties();
+  void put_ties_aside();
+  TaskId add_ties(Graph& graph);
+  void change_ties();
+  void settle_ties();
   void report_flow();
   void run_flow_step();
   OwnState flow_state();
@@ -212,6 +241,7 @@ class StageTrainer {
   void finish_pass();
   TraceSpan on_card(const char* what, int64_t index) const;
   void fill_totals();
+  void judge();
   void decide();
   void measure(size_t bucket);
   void update(size_t bucket, int64_t number, double lr, double scale);
@@ -284,6 +314,12 @@ class StageTrainer {
   bool begun_ = false;
   bool wants_stop_ = false, stop_agreed_ = false;
   bool eager_ = false;  // buckets are updated as they are reduced: nothing depends on the whole gradient
+  struct {
+    bool on = false;       // the totals of a step are summed while the next one runs
+    bool open = false;     // those of the last step have not been summed,
+    bool settles = false;  // and must be before the next step begins
+    StepReport report;     // of the last step, to be completed with them
+  } late_;
   double grad_norm_ = 0, scale_ = 1, lr_ = 0;
   struct {
     std::vector<bool> buckets;  // whose gradients are on their way, or there, and have not been used
