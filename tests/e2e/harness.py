@@ -229,7 +229,8 @@ def checkpoints(run_folder):
 
 
 def final_bytes(run_folder, step):
-    return (run_folder / f"checkpoints/step-{step}/model.safetensors").read_bytes()
+    """The model's parameters, of all stages."""
+    return [path.read_bytes() for path in sorted((run_folder / f"checkpoints/step-{step}").glob("model*.safetensors"))]
 
 
 def being_saved(run_folder):

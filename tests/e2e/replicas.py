@@ -83,6 +83,22 @@ def resumed_exactly(args, where, launcher, number):
     print_outcome(number, outcome)
 
 
+def pipelines(args, where):
+    """Replicas of two stages each that average now and then: stopped and resumed, they end with the same bytes."""
+    words = [args.program, "train", *CONFIG, "model.untied=true", "parallel.pipe=2", "train.microbatch=1", "sync.kind=local",
+             "sync.every=7", "checkpoint.every=0", "--ranks", 4]  # fmt: skip
+    run([*words, "run_dir=pipelines"], where)
+    job = Job([*words, "run_dir=pipelines-stopped", "trial.delay_ms=[20,20,20,40]"], where)
+    job.wait_for_step(5)
+    os.kill(job.process.pid, signal.SIGTERM)
+    check(job.wait(30) == 143 and not job.leftovers(), f"how it ended:\n{job.output}")
+    saved = checkpoints(where / "pipelines-stopped")[-1]
+    run([*words, "run_dir=pipelines-stopped", "--resume"], where)
+    expected, found = (final_bytes(where / name, STEPS) for name in ("pipelines", "pipelines-stopped"))
+    check(len(expected) == 2 and found == expected, f"other bytes after resuming from step {saved}")
+    print(f"local, two stages a replica: stopped at step {saved}, resumed to the same bytes", flush=True)
+
+
 def test():
     args = arguments(__doc__, seed=int(time.time()) % 100000)
     print(f"--seed {args.seed}")
@@ -91,6 +107,7 @@ def test():
             stopped(args, where, kind)
         for kind in ("stale", "server", "gossip"):
             killed(args, where, kind)
+        pipelines(args, where)
         launchers = [
             exact("int8", "sync.codec=int8"),
             exact("topk by mpi", "sync.codec=topk", "sync.codec_keep=0.05", "comm.transport=mpi"),

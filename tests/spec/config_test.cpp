@@ -348,7 +348,8 @@ TEST_F(ConfigTest, WhatOnlySomeSchedulesHaveIsRefusedOfOthers) {
       {{"parallel.schedule=file"}, "must name a table of actions with parallel.schedule = file"},
       {{"parallel.schedule=pipedream"}, "must be at least 2 with parallel.schedule = pipedream"},
       {{"parallel.schedule=pipedream", "parallel.pipe=2", "sync.kind=stale"},
-       "sync.kind = stale must be allreduce with parallel.schedule = pipedream"},
+       "sync.kind = stale must be allreduce (every replica keeps versions of its own weights) with parallel.schedule "
+       "="},
   };
   for (const auto& [overrides, complaint] : wrong) EXPECT_THAT(refusal(overrides), HasSubstr(complaint));
 }
@@ -434,7 +435,12 @@ TEST_F(ConfigTest, EveryBoundIsKept) {
 TEST_F(ConfigTest, SyncKindsAndCodecsThatDoNotGoTogether) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"sync.kind=stale", "sync.staleness=-1"}, "sync.staleness = -1 must be at least 0 with sync.kind = stale"},
-      {{"sync.kind=gossip", "parallel.pipe=2"}, "parallel.pipe = 2 must be 1 with sync.kind = gossip"},
+      {{"sync.kind=gossip", "parallel.pipe=2"},
+       "parallel.pipe = 2 must be 1 (each stage of a replica would meet other ranks at other times) with sync.kind ="},
+      {{"sync.kind=local", "parallel.pipe=2", "parallel.replicas=[2,1]"},
+       "parallel.replicas = [2, 1] must be empty (a replica of one stage belongs to no replica of the others) with"},
+      {{"sync.kind=stale", "parallel.pipe=2", "optimizer.clip=1"},
+       "optimizer.clip = 1 must be 0 (a stage does not know the others' part of a stale gradient) with"},
       {{"sync.kind=local", "model.kind=resnet18", "data.kind=synthetic"},
        "model.batch_norm = sync (default) must be local with sync.kind = local"},
       {{"sync.kind=hogwild", "train.device=cuda"}, "train.device = cuda must be cpu with sync.kind = hogwild"},

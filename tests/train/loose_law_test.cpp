@@ -1,5 +1,6 @@
 // The loose ways to keep replicas together, in whole trainers: where they promise the same as allreduce they give its
 // numbers; they evaluate and save what replicas agree on; and a run that was interrupted goes on as if it had not been.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -64,6 +65,46 @@ INSTANTIATE_TEST_SUITE_P(Splits, LooseLaw, testing::Combine(testing::Values("gpt
                          [](const auto& info) {
                            return fmt::format("{}_{}_ranks", std::get<0>(info.param), std::get<1>(info.param));
                          });
+
+// A replica that is cut into stages is the same replica, also in what it clips.
+TEST(Loose, StagesOfAReplicaAreOne) {
+  const Case kinds[] = {
+      {"local", with(SyncKind::local, [](auto& sync) { sync.every = 3; })},
+      {"diloco", with(SyncKind::local,
+                      [](auto& sync) {
+                        sync.every = 2;
+                        sync.overlap = true;
+                        sync.outer_lr = 0.7;
+                        sync.outer_momentum = 0.5;
+                      })},
+      {"stale", with(SyncKind::stale, [](auto& sync) { sync.staleness = 0; })},
+  };
+  for (const auto* model : {"gpt", "mlp"}) {
+    for (const auto& [name, sync] : kinds) {
+      SCOPED_TRACE(fmt::format("{}, {}", model, name));
+      auto config = std::string(model) == "gpt" ? small_gpt() : small_mlp();
+      if (std::string(model) == "gpt") config.model.untied = true;
+      config.train.steps = 10;  // the last round ends there
+      config.train.microbatch = 1;
+      config.optimizer.clip = sync.kind == SyncKind::local ? 0.1 : 0;
+      config.sync = sync;
+      const auto expected = run_trainer(config, 2, 10);
+      config.parallel.pipe = 3;
+      for (const auto schedule : {ScheduleKind::one_forward_one_backward, ScheduleKind::zero_bubble}) {
+        config.parallel.schedule = schedule;
+        config.comm.jitter_ms = 0.3;
+        const auto found = run_trainer(config, 6, 10);
+        for (size_t i = 0; i < 10; ++i)
+          EXPECT_NEAR(found.reports[i].loss / expected.reports[i].loss, 1, 1e-9) << "step " << i + 1;
+        EXPECT_NEAR(*found.evaluation / *expected.evaluation, 1, 1e-9);
+      }
+    }
+  }
+  auto config = small_gpt();
+  config.sync = kinds[0].sync;
+  config.parallel.pipe = 2;
+  EXPECT_THAT(refusal(config, 4), testing::HasSubstr("stages would change the parameters that they share"));
+}
 
 const Case every_kind[] = {
     {"stale", with(SyncKind::stale, [](auto&) {})},
@@ -147,13 +188,16 @@ TEST(Loose, AnInterruptedRunGoesOnExactly) {
                         every_kind[3],
                         {"stale", with(SyncKind::stale, [](auto& sync) { sync.staleness = 0; })},
                         {"server", with(SyncKind::server, [](auto& sync) { sync.staleness = 0; })}};
-  for (const auto& [name, sync] : cases) {
-    SCOPED_TRACE(name);
+  for (size_t i = 0; i < std::size(cases) + 3; ++i) {
+    const auto& [name, sync] = cases[i % std::size(cases)];
+    const int stages = i < std::size(cases) ? 1 : 2, ranks = stages == 1 ? 3 : 4;
+    SCOPED_TRACE(fmt::format("{}, {} stage(s)", name, stages));
     const TemporaryFolder folder;
     auto config = run_config(sync, folder / "whole");
+    config.parallel.pipe = stages;
     config.checkpoint.every = 10;  // in the middle of a round
     config.checkpoint.keep = 10;
-    const auto whole = run_whole(config, {}, 3);
+    const auto whole = run_whole(config, {}, ranks);
     // The same run from its checkpoint of step 10.
     std::filesystem::copy(folder / "whole", folder / "again", std::filesystem::copy_options::recursive);
     for (const char* later : {"step-20", "step-24"}) std::filesystem::remove_all(folder / "again/checkpoints" / later);
@@ -161,7 +205,7 @@ TEST(Loose, AnInterruptedRunGoesOnExactly) {
     RunOptions options;
     options.resume = true;
     options.resume_from = folder / "again";
-    const auto again = run_whole(config, options, 3);
+    const auto again = run_whole(config, options, ranks);
     EXPECT_EQ(again.loss, whole.loss);
     EXPECT_EQ(*again.eval_loss, *whole.eval_loss);
   }

@@ -135,7 +135,10 @@ inline Outcome run_trainer(const RunConfig& config, int ranks, int64_t steps, co
         for (const auto& stored : bucket.parameters) {
           const auto piece = ParameterStore::piece(bucket.master, stored).clone();
           const auto [entry, fresh] = outcome.by_name.emplace(stored.parameter->name, piece);
-          EXPECT_TRUE(fresh || at::equal(entry->second, piece)) << stored.parameter->name << " differs between ranks";
+          // An average that came late is added to what each has moved by, so the last bits differ.
+          const bool same =
+              config.sync.overlap ? at::allclose(entry->second, piece, 1e-12, 1e-12) : at::equal(entry->second, piece);
+          EXPECT_TRUE(fresh || same) << stored.parameter->name << " differs between ranks";
         }
       }
     }

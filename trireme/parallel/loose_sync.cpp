@@ -69,7 +69,8 @@ void LooseSync::apply(int64_t number, double lr, double scale) {
 void LooseSync::step_alone(const OwnStep& step, double share_of_rate) {
   const double whole = 1 / replica_.share;
   double scale = 1;
-  if (judge(squares_of(gradients()) * whole * whole, step.loss, scale))
+  const double squares = step.squares ? *step.squares : squares_of(gradients());
+  if (judge(squares * whole * whole, step.loss, scale))
     apply(replica_.progression.updates, rate(step.number) * share_of_rate, scale * whole);
 }
 
@@ -102,7 +103,9 @@ void LooseSync::with_mean(double weight, const std::function<void()>& use) {
   for (auto& bucket : buckets()) {
     own.push_back(bucket.master.clone());
     bucket.master.mul_(weight);
-    communicator().now([&] { return communicator().all_reduce(bucket.master, ReduceOp::sum, "average parameters"); });
+    communicator().now([&] {
+      return communicator().all_reduce(bucket.master, ReduceOp::sum, "average parameters", {}, replica_.holders);
+    });
     ParameterStore::publish(bucket);
   }
   use();
@@ -124,7 +127,7 @@ std::vector<at::Tensor> like_buckets(Replica& replica) {
   for (const auto& bucket : replica.store.buckets()) {
     const auto& like = bucket.gradients;
     tensors.push_back(replica.world.communicator()
-                          .allocate(static_cast<int64_t>(like.nbytes()), everybody, like.device())
+                          .allocate(static_cast<int64_t>(like.nbytes()), replica.holders, like.device())
                           .view(like.scalar_type()));
   }
   return tensors;

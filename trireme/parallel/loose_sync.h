@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct Replica {
   Postbox* postbox = nullptr;  // where the kind sends messages: to and from every other rank
   double share = 1;            // of the batch: this replica's part, of 1 in all
   CodecConfig codec;           // of sums
+  // Where a replica is cut into stages, on ranks of their own: this rank's stage, and who has the same one.
+  int stages = 1, stage = 0;
+  Group holders = everybody;
 };
 
 // What this rank's passes of a step gave. Gradients lie in the store.
@@ -46,6 +50,8 @@ struct OwnStep {
   int64_t number = 0;  // of this rank's own steps, from 1
   double loss = 0;     // its samples' part of the loss of the whole batch, as its gradients are of the whole gradient
   bool wants_stop = false;
+  // The squares of all its gradients, where other ranks hold some of them; these are known here then, as the loss is.
+  std::optional<double> squares;
 };
 
 // Tensors that belong to this rank alone, by name: what it needs to go on exactly as if nothing had happened.

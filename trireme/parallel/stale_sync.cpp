@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "trireme/base/error.h"
 #include "trireme/parallel/loose_kinds.h"
 #include "trireme/parallel/sum_rounds.h"
 
@@ -74,7 +75,14 @@ class StaleSync final : public LooseSync {
     if (slot.total(total_stop) > 0 && stop_at_ < 0)
       stop_at_ = std::min(bound_ == 0 ? round : round + bound_ + 1, replica_.config.train.steps);
     double scale = 1;
-    if (!judge(squares_of(slot.tensors), loss_, scale)) return;
+    if (!judge(squares_of(slot.tensors), loss_, scale)) {
+      // The other stages do not know.
+      if (replica_.stages == 1) return;
+      fail(
+          "step {}: the gradient of stage {} is not finite, and stages with stale sums cannot skip a step together; "
+          "lower optimizer.lr, or use a wider train.precision",
+          round, replica_.stage);
+    }
     const double lacks = replica_.config.sync.adapt_lr ? std::max(1.0, slot.total(total_lacks)) : 1;
     for (size_t b = 0; b < slot.tensors.size(); ++b) std::swap(buckets()[b].gradients, slot.tensors[b]);
     apply(replica_.progression.updates, rate(round) / lacks, scale);

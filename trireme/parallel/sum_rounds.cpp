@@ -6,11 +6,12 @@ namespace trireme {
 
 SumRounds::SumRounds(Replica& replica, int64_t slots, int64_t totals, const char* name)
     : communicator_(replica.world.communicator()),
+      holders_(replica.holders),
       name_(name),
       sums_(replica.codec, static_cast<uint64_t>(replica.config.train.seed), replica.store, communicator_,
             replica.world.recorder(),
             std::vector<Group>(replica.store.buckets().size(),
-                               replica.codec.kind == CodecKind::none ? everybody : communicator_.split(0))),
+                               replica.codec.kind == CodecKind::none ? holders_ : communicator_.split(replica.stage))),
       slots_(static_cast<size_t>(slots)) {
   for (auto& slot : slots_) {
     slot.tensors = like_buckets(replica);
@@ -22,8 +23,8 @@ void SumRounds::start(int64_t round) {
   auto& slot = this->slot(round);
   // A round is done with its last call; what goes wrong before makes the later calls fail as well.
   for (size_t b = 0; b < slot.tensors.size(); ++b) sums_.start(b, slot.tensors[b], name_, {});
-  communicator_.all_reduce(slot.totals, ReduceOp::sum, name_,
-                           [this, round](std::exception_ptr error) { ended(round, error); });
+  communicator_.all_reduce(
+      slot.totals, ReduceOp::sum, name_, [this, round](std::exception_ptr error) { ended(round, error); }, holders_);
 }
 
 bool SumRounds::done(int64_t round) const {

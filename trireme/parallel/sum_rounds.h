@@ -1,4 +1,4 @@
-// Sums over all ranks that are on their way while the ranks go on: rounds, each with a tensor for every bucket and a
+// Sums over all replicas that are on their way while the ranks go on: rounds, each with a tensor for every bucket and a
 // few totals. Rounds end in the order in which they are begun, which is the same on all ranks.
 #pragma once
 
@@ -42,6 +42,7 @@ class SumRounds {
   void ended(int64_t round, std::exception_ptr error);
 
   Communicator& communicator_;
+  const Group holders_;
   const char* name_;
   BucketSums sums_;
   std::vector<Slot> slots_;

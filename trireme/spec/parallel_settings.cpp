@@ -96,7 +96,8 @@ void check_parallel(const RunConfig& config, const Settings& settings) {
   require(parallel.predict == 0 || never_drains(schedule), "parallel.predict", "must be 0 with", "parallel.schedule");
   if (never_drains(schedule)) {
     require(parallel.pipe > 1, "parallel.pipe", "must be at least 2 with", "parallel.schedule");
-    require(config.sync.kind == SyncKind::allreduce, "sync.kind", "must be allreduce with", "parallel.schedule");
+    require(config.sync.kind == SyncKind::allreduce, "sync.kind",
+            "must be allreduce (every replica keeps versions of its own weights) with", "parallel.schedule");
     require(config.sync.order == SyncOrder::backward, "sync.order", "must be backward with", "parallel.schedule");
     require(!shares_statistics(config.model) || parallel.pipe == 1 || parallel.data == 1 || !parallel.replicas.empty(),
             "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");

@@ -151,7 +151,13 @@ void check_loose(const RunConfig& config, const Settings& settings) {
   require(sync.staleness >= 0 || sync.kind != SyncKind::stale, "sync.staleness", "must be at least 0 with",
           "sync.kind");
   if (!is_loose(sync.kind)) return;
-  require(config.parallel.pipe == 1, "parallel.pipe", "must be 1 with", "sync.kind");
+  const bool in_rounds = sync.kind == SyncKind::local || sync.kind == SyncKind::stale;
+  require(config.parallel.pipe == 1 || in_rounds, "parallel.pipe",
+          "must be 1 (each stage of a replica would meet other ranks at other times) with", "sync.kind");
+  require(config.parallel.replicas.empty(), "parallel.replicas",
+          "must be empty (a replica of one stage belongs to no replica of the others) with", "sync.kind");
+  require(config.parallel.pipe == 1 || sync.kind != SyncKind::stale || config.optimizer.clip == 0, "optimizer.clip",
+          "must be 0 (a stage does not know the others' part of a stale gradient) with", "sync.kind");
   // Replicas that are in different steps have no common batch.
   require(!shares_statistics(config.model), "model.batch_norm", "must be local with", "sync.kind");
   require(sync.kind != SyncKind::hogwild || config.train.device == DeviceKind::cpu, "train.device", "must be cpu with",

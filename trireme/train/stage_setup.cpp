@@ -154,6 +154,8 @@ void StageTrainer::join_groups() {
   for (int rank = 0; trireme::never_drains(config_.parallel.schedule) && rank < world_.size(); ++rank) {
     if (rank == 0 || world_.rank() == 0) ranks.insert(rank);  // reports
   }
+  for (int other = 0; is_loose(config_.sync.kind) && other < mesh_.stages; ++other)
+    ranks.insert(mesh_.rank_of(other, mesh_.replica_of(world_.rank())));
   ranks.erase(world_.rank());
   peers.from.assign(ranks.begin(), ranks.end());
   peers.to = peers.from;  // gradients go back the way that activations came
@@ -170,21 +172,6 @@ void StageTrainer::open_postbox(const MailPeers& given, at::Device device) {
                                 PostboxOptions{world_.rank(), device, config_.comm.jitter_ms * 1e-3,
                                                static_cast<uint64_t>(config_.train.seed + world_.rank()), settles_});
   carriers_.postbox = postbox_.get();
-}
-
-void StageTrainer::open_loose() {
-  if (LooseSync::sends_messages(config_.sync.kind)) {
-    MailPeers peers;
-    for (int other = 0; other < world_.size(); ++other) {
-      if (other != world_.rank()) peers.to.push_back(other);
-    }
-    peers.from = peers.to;
-    for (const auto& bucket : store_->buckets())
-      peers.message_bytes = std::max(peers.message_bytes, static_cast<int64_t>(bucket.master.nbytes()));
-    open_postbox(peers, at::kCPU);
-  }
-  const double share = static_cast<double>(samples_) / static_cast<double>(config_.train.batch);
-  loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share, codec_});
 }
 
 // Parameters may be on their way until the layer is passed that needs them.

@@ -143,26 +143,6 @@ std::vector<TaskId> StageTrainer::add_passes(Graph& graph, TaskId load) {
   return ends;
 }
 
-void StageTrainer::build_loose_tail(const std::vector<TaskId>& passes) {
-  auto& graph = step_graph_;
-  const auto update = [this] {
-    c10::NoGradGuard no_grad;
-    loose_->update({own_step_, loss_sum_.item<double>(), wants_stop_});
-  };
-  const TaskId updated = graph.add(TaskKind::optimize, -1, Lane::compute, update, passes);
-  auto task = std::make_shared<TaskId>();
-  const auto exchange = [this, task] {
-    c10::NoGradGuard no_grad;
-    loose_->exchange([this, task](std::exception_ptr error) { executor_.complete(*task, error); });
-  };
-  *task = graph.add(TaskKind::reduce, -1, Lane::wire, exchange, {updated});
-  const auto adopt = [this] {
-    c10::NoGradGuard no_grad;
-    loose_->adopt();
-  };
-  graph.add(TaskKind::decide, -1, Lane::compute, adopt, {*task});
-}
-
 void StageTrainer::fill_totals() {
   double squares = 0;
   const bool root = config_.sync.kind == SyncKind::root;

@@ -182,6 +182,8 @@ class StageTrainer {
   void open_postbox(const MailPeers& peers, at::Device device);
   void open_loose();
   void build_loose_tail(const std::vector<TaskId>& passes);
+  void tell_pipeline();
+  TaskId add_tellings(Graph& graph, const std::vector<TaskId>& passes);
   void evaluate_now(StepReport& report);
   StepReport own_report(int64_t sent_before, double batches_before);
   void complete(StepReport& report);
@@ -277,6 +279,12 @@ class StageTrainer {
   std::vector<Tie> ties_;
   CodecConfig codec_;                         // of sums, as it was asked for or chosen
   GradientSync::Groups groups_, sum_groups_;  // of ranks; and the same ones for sums by a codec
+  // With a loose kind, by stage of this rank's replica: what they tell each other of a step.
+  struct {
+    std::vector<Postbox::Box> boxes;
+    std::vector<at::Tensor> told;  // loss, squares, the wish to stop
+    std::vector<TaskId> tasks;     // that wait for it
+  } pipeline_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Teacher> teacher_;  // of the last stage, with distill.from

@@ -1,0 +1,100 @@
+// The trainer where replicas are kept together loosely (parallel/loose_sync). A replica may be a pipeline: its stages
+// then tell each other, at the end of every step, what each knows of it, and so decide alike. Other replicas are not
+// waited for there, so what is told are messages and no collective, which would wait for those before it.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/train/stage_trainer.h"
+
+namespace trireme {
+
+void StageTrainer::open_loose() {
+  if (!ties_.empty()) {
+    refuse(
+        "sync.kind in a pipeline: stages would change the parameters that they share (a tied table) by different "
+        "gradients; give each its own (model.untied=true, model.tied=false), or choose sync.kind=allreduce");
+  }
+  if (LooseSync::sends_messages(config_.sync.kind)) {
+    MailPeers peers;
+    for (int other = 0; other < world_.size(); ++other) {
+      if (other != world_.rank()) peers.to.push_back(other);
+    }
+    peers.from = peers.to;
+    for (const auto& bucket : store_->buckets())
+      peers.message_bytes = std::max(peers.message_bytes, static_cast<int64_t>(bucket.master.nbytes()));
+    open_postbox(peers, at::kCPU);
+  }
+  const double share = static_cast<double>(samples_) / static_cast<double>(config_.train.batch);
+  loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share, codec_,
+                            mesh_.stages, stage_number(), groups_.stage});
+  if (mesh_.stages == 1) return;
+  pipeline_.boxes.resize(static_cast<size_t>(mesh_.stages));
+  pipeline_.told.resize(pipeline_.boxes.size());
+  pipeline_.tasks.resize(pipeline_.boxes.size());
+  for (int stage = 0; stage < mesh_.stages; ++stage) {
+    if (stage == stage_number()) continue;
+    const auto s = static_cast<size_t>(stage);
+    const int from = mesh_.rank_of(stage, mesh_.replica_of(world_.rank()));
+    pipeline_.boxes[s] = postbox_->open(from, {told, 0, 0}, [this, s](PendingTensor message, std::exception_ptr error) {
+      if (!error) pipeline_.told[s] = message.take();
+      executor_.complete(pipeline_.tasks[s], error);
+    });
+  }
+}
+
+void StageTrainer::tell_pipeline() {
+  c10::NoGradGuard no_grad;
+  double squares = 0;
+  for (size_t b = 0; b < squares_.size(); ++b) {
+    measure(b);
+    squares += squares_[b].item<double>();
+  }
+  const auto own = at::tensor({loss_sum_.item<double>(), squares, wants_stop_ ? 1.0 : 0.0}, at::kDouble);
+  pipeline_.told[static_cast<size_t>(stage_number())] = own;
+  for (int stage = 0; stage < mesh_.stages; ++stage) {
+    if (stage == stage_number()) continue;
+    postbox_->send(mesh_.rank_of(stage, mesh_.replica_of(world_.rank())), {told, 0, 0}, own.to(device_, false, true));
+  }
+}
+
+// The tasks that tell, and hear, what the replica's stages know; the one after which all is known.
+TaskId StageTrainer::add_tellings(Graph& graph, const std::vector<TaskId>& passes) {
+  std::vector<TaskId> before{graph.add(TaskKind::norm, -1, Lane::compute, [this] { tell_pipeline(); }, passes)};
+  for (size_t s = 0; s < pipeline_.boxes.size(); ++s) {
+    if (static_cast<int>(s) == stage_number()) continue;
+    pipeline_.tasks[s] =
+        graph.add(TaskKind::receive, -1, Lane::wire, [this, s] { postbox_->expect(pipeline_.boxes[s]); });
+    before.push_back(pipeline_.tasks[s]);
+  }
+  return graph.add(TaskKind::decide, -1, Lane::compute, [] {}, before);
+}
+
+void StageTrainer::build_loose_tail(const std::vector<TaskId>& passes) {
+  auto& graph = step_graph_;
+  auto before = passes;
+  if (mesh_.stages > 1) before.push_back(add_tellings(graph, passes));
+  const auto update = [this] {
+    c10::NoGradGuard no_grad;
+    if (mesh_.stages == 1) return loose_->update({own_step_, loss_sum_.item<double>(), wants_stop_, {}});
+    auto known = at::zeros({3}, at::kDouble);
+    for (const auto& one : pipeline_.told) known.add_(one.cpu());
+    loose_->update({own_step_, known[0].item<double>(), known[2].item<double>() > 0, known[1].item<double>()});
+  };
+  const TaskId updated = graph.add(TaskKind::optimize, -1, Lane::compute, update, before);
+  auto task = std::make_shared<TaskId>();
+  const auto exchange = [this, task] {
+    c10::NoGradGuard no_grad;
+    loose_->exchange([this, task](std::exception_ptr error) { executor_.complete(*task, error); });
+  };
+  *task = graph.add(TaskKind::reduce, -1, Lane::wire, exchange, {updated});
+  const auto adopt = [this] {
+    c10::NoGradGuard no_grad;
+    loose_->adopt();
+  };
+  graph.add(TaskKind::decide, -1, Lane::compute, adopt, {*task});
+}
+
+}  // namespace trireme
