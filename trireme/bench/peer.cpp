@@ -3,9 +3,11 @@
 #include <sys/wait.h>
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -87,22 +89,33 @@ Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs
   Measured measured;
   measured.step_s = result.at("step_s").get<double>();
   std::ifstream metrics(run_dir / "metrics.jsonl");
-  std::vector<double> idle;  // by step
+  std::vector<double> idle;               // by step
+  std::vector<std::vector<double>> work;  // by step and stage, in seconds
   for (std::string text; std::getline(metrics, text);) {
     const auto line = nlohmann::json::parse(text);
     if (line.contains("loss")) measured.losses.push_back(line.at("loss").get<double>());
     if (line.contains("loss") && line.contains("codec")) measured.sent_bytes = line["codec"].at("sent_bytes");
     if (line.contains("idle")) {
-      double sum = 0;
-      for (const auto& stage : line["idle"])
-        sum +=
+      auto& seconds = work.emplace_back();
+      for (const auto& stage : line["idle"]) {
+        const double waited =
             stage.at("forward").get<double>() + stage.at("backward").get<double>() + stage.at("reduce").get<double>();
-      idle.push_back(sum / static_cast<double>(line["idle"].size()));
+        seconds.push_back((1 - waited) * line.at("step_s").get<double>());
+      }
+      idle.push_back(1 - mean(seconds) / line.at("step_s").get<double>());
     }
     if (line.value("event", "") == "started") measured.codec = line.value("codec", "");
   }
-  if (idle.size() > 4) idle.erase(idle.begin(), idle.begin() + 2);
-  if (!idle.empty()) measured.idle = median(idle);
+  if (idle.size() > 4) {
+    idle.erase(idle.begin(), idle.begin() + 2);
+    work.erase(work.begin(), work.begin() + 2);
+  }
+  if (!idle.empty()) {
+    measured.idle = median(idle);
+    std::vector<double> all(work.front().size());
+    for (const auto& step : work) std::transform(step.begin(), step.end(), all.begin(), all.begin(), std::plus<>());
+    measured.unequal = 1 - mean(all) / *std::max_element(all.begin(), all.end());
+  }
   if (!keep) remove_tree(run_dir);
   return measured;
 }

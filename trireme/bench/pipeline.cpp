@@ -12,6 +12,7 @@
 #include "trireme/engine/executor.h"
 #include "trireme/nn/model.h"
 #include "trireme/spec/mesh.h"
+#include "trireme/bench/bubbles.h"
 #include "trireme/bench/peer.h"
 #include "trireme/train/run.h"
 
@@ -120,51 +121,16 @@ class PipelineBench {
     return line;
   }
 
-  // The share of a step in which stages have nothing to do, for every schedule that waits less than 1f1b; a repeat runs
-  // each of them once, and 1f1b. All train the same model without clipping, so that no stage waits for all others at
-  // the end of a step.
+  // All train the same model without clipping, so that no stage waits for all others at the end of a step.
   std::vector<BenchLine> bubbles(int context) {
-    struct Case {
-      std::string name;
-      std::vector<std::string> settings;
-    };
-    const auto of = [](const std::string& schedule) { return "parallel.schedule=" + schedule; };
-    const int more = 2 * options_.stages - 1;
-    const std::vector<Case> cases = {
-        {"zero-bubble", {of("zero-bubble")}},
-        {fmt::format("zero-bubble, {} in flight", more),
-         {of("zero-bubble"), fmt::format("parallel.in_flight={}", more)}},
-        {"zero-bubble-v", {of("zero-bubble-v")}},
-        {"interleaved", {of("interleaved")}},
-        {"pipedream", {of("pipedream")}},
-        {"pipedream-2bw", {of("pipedream-2bw")}},
-    };
-    std::vector<BenchLine> lines;
-    for (const auto& one : cases) {
-      auto& line = lines.emplace_back();
-      line.bench = "pipeline";
-      line.bench_case = name_of(context, one.name + ", idle with 8 microbatches of 8");
-      line.peer_name = "our 1f1b";
-      line.unit = "of the step";
-      line.settings = {{"settings", one.settings}};
-    }
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      log::info("idle stages: repeat {} of {}", repeat + 1, options_.repeats);
-      const auto measured = [&](const std::vector<std::string>& settings) {
-        auto overrides = gpt(options_.stages, context, 8, 8, 2 * options_.steps);
-        for (const auto* one : {"model.untied=true", "optimizer.clip=0", "train.nonfinite_limit=0"})
-          overrides.emplace_back(one);
-        overrides.insert(overrides.end(), settings.begin(), settings.end());
-        return run_ours(options_.stages, overrides, next_run());
-      };
-      const auto usual = measured({of("1f1b")});
-      for (size_t i = 0; i < cases.size(); ++i) {
-        const auto mine = measured(cases[i].settings);
-        lines[i].ours.push_back(mine.idle);
-        lines[i].peer.push_back(usual.idle);
-        lines[i].remark = fmt::format("a step {:.4g} s, 1f1b {:.4g} s", mine.step_s, usual.step_s);
-      }
-    }
+    auto lines = measure_bubbles(options_.stages, options_.repeats, [&](const std::vector<std::string>& settings) {
+      auto overrides = gpt(options_.stages, context, 8, 8, 2 * options_.steps);
+      for (const auto* one : {"model.untied=true", "optimizer.clip=0", "train.nonfinite_limit=0"})
+        overrides.emplace_back(one);
+      overrides.insert(overrides.end(), settings.begin(), settings.end());
+      return run_ours(options_.stages, overrides, next_run());
+    });
+    for (auto& line : lines) line.bench_case = name_of(context, line.bench_case + ", bubble of 8 microbatches of 8");
     return lines;
   }
 

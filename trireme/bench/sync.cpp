@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/base/statistics.h"
 #include "trireme/observe/chart.h"
 #include "trireme/bench/peer.h"
 
@@ -194,10 +194,6 @@ class Bench {
   int runs_ = 0;
   std::vector<Curve> even_, slow_;
 };
-
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(std::max<size_t>(1, values.size()));
-}
 
 }  // namespace
 

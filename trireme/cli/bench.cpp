@@ -156,7 +156,7 @@ void add_bench(CLI::App& program, Action& chosen) {
   auto* train = command->add_subcommand("train", "Step times beside PyTorch: same weights, batches and losses");
   train->footer("Example: trireme bench train --case mlp --ranks 2 --repeats 5");
   train->add_option("--case", options->cases,
-                    "mlp, gpt, llama, resnet18 (default: these four); on a card llama-162m, resnet50");
+                    "mlp, gpt, llama, resnet18 (default: these four), vgg11; on a card llama-162m, resnet50");
   train->add_option("--ranks", options->ranks, "Numbers of ranks (default: 1 and 2)");
   train->add_option("--repeats", options->repeats, "Alternating runs of each side")
       ->capture_default_str()
