@@ -2,6 +2,7 @@
 // replicas: the numbers are those of one rank with the same microbatches. fp64, tiny widths, ranks as threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include <nlohmann/json.hpp>
 
@@ -120,6 +122,23 @@ INSTANTIATE_TEST_SUITE_P(Pairwise, ScheduleLaw,
                                          Case{"resnet18", f1b1, {2, 1}, 2}, Case{"resnet18", vee, {2, 2}, 3},
                                          Case{"vgg11", interleaved, {1, 1}, 2}, Case{"vgg11", zero_bubble, {2, 1}, 4},
                                          Case{"vgg11", vee, {1, 1}, 4}, Case{"vgg11", f1b1, {3, 1}, 2}));
+
+// Weights' gradients fill waits, which are others on each replica. Where replicas exchange statistics, their gradients
+// are still summed in the same place of the order on all.
+TEST(Schedules, SumsKeepTheirPlaceAmongExchangesOfStatistics) {
+  auto config = configuration("resnet18");
+  config.train.microbatch = 1;
+  const auto expected = run_trainer(config, 2, 3);
+  config.parallel = {.pipe = 2, .schedule = vee};
+  // Each rank stumbles where no other does.
+  const auto stumble = [](StageTrainer& trainer, World& world, int64_t step) {
+    if (step > 1) return;
+    trainer.executor().set_before_task([random = std::minstd_rand(static_cast<unsigned>(world.rank() + 1))]() mutable {
+      if (random() % 2 == 0) usleep(random() % 20'000);
+    });
+  };
+  expect_same(expected, run_trainer(config, 4, 3, stumble));
+}
 
 // By hand (make pipelines).
 class SchedulesByHand : public testing::TestWithParam<const char*> {};

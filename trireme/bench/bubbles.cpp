@@ -12,7 +12,7 @@ namespace {
 
 // What the runs of one schedule have shown, a value a repeat.
 struct Seen {
-  std::vector<double> bubbles, floors;          // of the work
+  std::vector<double> bubbles, floors;        // of the work
   std::vector<double> idle, unequal, step_s;  // per cent of the step; seconds
 
   void add(const Measured& run) {

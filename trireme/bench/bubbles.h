@@ -1,7 +1,7 @@
-// The bubble of every schedule that waits less than 1f1b beside that of 1f1b: the time in which stages have nothing to do,
-// in parts of the time in which they work, as the formulas have it ((p-1)/m of GPipe). Stages whose cores are unequally
-// fast wait for the slowest under any schedule, so each line has a floor: the bubble if the stage with the most to do
-// never waited.
+// The bubble of every schedule that waits less than 1f1b beside that of 1f1b: the time in which stages have nothing to
+// do, in parts of the time in which they work, as the formulas have it ((p-1)/m of GPipe). Stages whose cores are
+// unequally fast wait for the slowest under any schedule, so each line has a floor: the bubble if the stage with the
+// most to do never waited.
 #pragma once
 
 #include <functional>

@@ -54,9 +54,9 @@ std::string StageTrainer::brief() const {
 void StageTrainer::build_step() {
   auto& graph = step_graph_;
   const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this] { load_step(); });
+  if (!loose_) sends_ = sync_->add_tasks(graph);
   const std::vector<TaskId> passes = add_passes(graph, load);
   if (loose_) return build_loose_tail(passes);
-  sends_ = sync_->add_tasks(graph);
 
   // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them; where
   // they come late, those of the step before, at once.
@@ -130,11 +130,16 @@ std::vector<TaskId> StageTrainer::add_passes(Graph& graph, TaskId load) {
       forwards[c].push_back(add(TaskKind::forward, c, m, [this, c, m] { forward(c, m); }, before));
     }
   }
+  // Replicas that exchange statistics in their passes need one order of these and of their sums, which weights'
+  // gradients that fill waits do not give where one chunk's may come before passes through another: there sums come
+  // after passes.
+  const bool sums_last = replicas_ && schedule_->splits() && chunks_.size() > 1;
   for (size_t c = chunks_.size(); c-- > 0;) {
     for (size_t m = 0; m < pieces_.size(); ++m) {
       auto before = add_arrivals(graph, gradient, c, m, backwards);
       before.push_back(forwards[c][m]);
       backwards[c].push_back(add(TaskKind::backward, c, m, [this, c, m] { backward(c, m); }, before));
+      for (size_t b = 0; sums_last && b < sends_.size(); ++b) graph.add_dependency(sends_[b], backwards[c].back());
       ends.push_back(backwards[c].back());
       for (int32_t i = 0; schedule_->splits() && i < weight_slices; ++i)
         ends.back() = add(TaskKind::weights, c, m, [this, c, m, i] { compute_weights(c, m, i); }, {ends.back()});
