@@ -327,7 +327,7 @@ inline void check_random_mix(Communicator& communicator, at::Tensor arena, int o
     const auto choice = alone() % 16;
     if (choice == 0) settle(0);
     if (choice == 1) settle(pending.size() / 2);
-    if (choice == 2) communicator.help();
+    if (choice == 2) communicator.help(true);
   }
   settle(0);
 }

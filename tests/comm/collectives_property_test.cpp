@@ -320,7 +320,7 @@ void check_round(Communicator& communicator, const Round& round, const at::Tenso
     const auto choice = alone.from(0, 9);
     if (choice == 0) settle(0);
     if (choice == 1) settle(pending.size() / 2);
-    if (choice == 2) communicator.help();
+    if (choice == 2) communicator.help(true);
   }
   settle(0);
 }

@@ -113,14 +113,14 @@ TEST(CommunicatorTest, SeveralThreadsWait) {
 TEST(CommunicatorTest, HelpDoesOnePieceOfWork) {
   World::run_threads(2, [](World& world) {
     auto& communicator = world.communicator();
-    EXPECT_FALSE(communicator.help()) << "there is nothing to do";
+    EXPECT_FALSE(communicator.help(true)) << "there is nothing to do";
     std::atomic<int> ended{0};
     for (int i = 0; i < 500; ++i) {
       communicator.barrier("help", [&](std::exception_ptr) { ++ended; });
     }
-    while (ended < 500) communicator.help();
+    while (ended < 500) communicator.help(true);
     communicator.wait(500);
-    EXPECT_FALSE(communicator.help());
+    EXPECT_FALSE(communicator.help(true));
   });
 }
 

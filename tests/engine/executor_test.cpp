@@ -177,7 +177,7 @@ TEST_F(ExecutorTest, WiresFollowEachOtherWithoutTheComputeThread) {
 // Completes one wire of an executor each time it is asked to help.
 class Carrier final : public Helper {
  public:
-  bool help() override {
+  bool help(bool) override {
     ++asked;
     if (queue.empty()) return false;
     const auto task = queue.back();
@@ -205,6 +205,29 @@ TEST_F(ExecutorTest, AnIdleThreadHelps) {
   executor.run(graph_, schedule_);
   EXPECT_EQ(carrier.asked, 3);
   EXPECT_THAT(ran_, ElementsAre("end"));
+}
+
+// Others may wait for a pass whose message is still to come: until all are done, nothing may keep the thread.
+TEST_F(ExecutorTest, AThreadWithPassesToDoIsNotKept) {
+  class Asker final : public Helper {
+   public:
+    bool help(bool may_be_kept) override {
+      kept.push_back(may_be_kept);
+      executor->complete(may_be_kept ? 2 : 0);
+      return true;
+    }
+    Executor* executor = nullptr;
+    std::vector<bool> kept;
+  } asker;
+  Executor executor(recorder_, clock_, &asker);
+  asker.executor = &executor;
+  const auto message = graph_.add(TaskKind::receive, 0, Lane::wire, [] {});
+  graph_.add(TaskKind::backward, 0, Lane::compute, [&] { ran_.push_back("pass"); }, {message});
+  const auto sum = graph_.add(TaskKind::reduce, 0, Lane::wire, [] {});
+  graph_.add(TaskKind::optimize, 0, Lane::compute, [&] { ran_.push_back("end"); }, {sum});
+  executor.run(graph_, ListSchedule("a pass", {{TaskKind::backward, 0}}));
+  EXPECT_THAT(asker.kept, ElementsAre(false, true));
+  EXPECT_THAT(ran_, ElementsAre("pass", "end"));
 }
 
 TEST_F(ExecutorTest, ThrowsTheErrorOfAComputeTask) {
@@ -299,7 +322,7 @@ TEST_F(ExecutorTest, IdleTimeIsTheTimeWithoutComputeWork) {
   class SlowCarrier final : public Helper {
    public:
     explicit SlowCarrier(StepClock& clock) : clock_(clock) {}
-    bool help() override {
+    bool help(bool) override {
       clock_.now += 2.5;
       executor->complete(0);
       return true;

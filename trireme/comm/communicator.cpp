@@ -253,7 +253,9 @@ void Communicator::look(std::unique_lock<std::mutex>& lock, const std::atomic<Ti
   lock.lock();
 }
 
-bool Communicator::help() {
+// A collective ends when all ranks have come to it.
+bool Communicator::help(bool may_be_kept) {
+  if (!may_be_kept) return false;
   std::unique_lock lock(mutex_);
   return carry_one(lock, true);
 }

@@ -92,7 +92,7 @@ class Communicator final : public Helper {
     }());
   }
 
-  bool help() override;
+  bool help(bool may_be_kept) override;
 
   // A zeroed tensor of bytes that the group's ranks can reach without a copy where the transport offers it. On cards
   // all the group's tensors stay there after the first such call, if the cards can be reached. Collective.

@@ -238,7 +238,7 @@ bool Postbox::poll() {
   }
 }
 
-bool Postbox::help() {
+bool Postbox::help(bool) {
   if (!mail_) return false;
   const std::unique_lock lock(polling_, std::try_to_lock);
   return lock.owns_lock() && poll();

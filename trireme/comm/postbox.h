@@ -48,7 +48,7 @@ class Postbox final : public Helper, MailHandler {
   Box open(int from, MessageTag tag, Arrived arrived);
   void expect(Box box);
 
-  bool help() override;
+  bool help(bool may_be_kept) override;
   // Every message that is expected now will not come: who waits is told.
   void cancel() override;
 

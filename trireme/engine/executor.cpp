@@ -91,7 +91,8 @@ void Executor::wait_for_work() {
   const double since = clock_.now_s();
   auto* trace = recorder_.trace();
   const int64_t begun = trace ? monotonic_ns() : 0;
-  const bool helped = helper_ && helper_->help();
+  const TaskKind awaited = schedule_->awaited(state_);
+  const bool helped = helper_ && helper_->help(/*may_be_kept=*/awaited == TaskKind::reduce);
   std::unique_lock lock(mutex_);
   const auto nothing_to_do = [&] {
     if (error_) return wires_in_flight_ > 0;
@@ -100,7 +101,6 @@ void Executor::wait_for_work() {
   };
   if (!helped && nothing_to_do()) changed_.wait(lock);
   const double seconds = clock_.now_s() - since;
-  const TaskKind awaited = schedule_->awaited(state_);
   switch (awaited) {
     case TaskKind::forward: idle_.forward_s += seconds; break;
     case TaskKind::weights:

@@ -43,8 +43,10 @@ class RealClock final : public Clock {
 class Helper {
  public:
   virtual ~Helper() = default;
-  // Does one piece of work on the calling thread; false when there is none to be had right now.
-  virtual bool help() = 0;
+  // Does one piece of work on the calling thread; false when there is none to be had right now. A thread that may not
+  // be kept has passes to do as soon as their messages come, and other ranks may be waiting for these: it must not be
+  // given work that ends only when other ranks come to it.
+  virtual bool help(bool may_be_kept) = 0;
   // A task has failed: what nobody will complete any more, such as the wait for a message, must end now.
   virtual void cancel() {}
 };

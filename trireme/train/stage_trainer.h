@@ -169,7 +169,9 @@ class StageTrainer {
   struct Carriers final : Helper {
     Communicator* communicator = nullptr;
     Postbox* postbox = nullptr;
-    bool help() override { return (postbox && postbox->help()) || communicator->help(); }
+    bool help(bool may_be_kept) override {
+      return (postbox && postbox->help(may_be_kept)) || communicator->help(may_be_kept);
+    }
     void cancel() override {
       if (postbox) postbox->cancel();
     }
