@@ -26,7 +26,8 @@ constexpr int64_t file_batches = 4;
 constexpr int usual_context = 128;
 
 // A GPT of 25.5 M parameters, as anyone may train it.
-std::vector<std::string> gpt(int stages, int context, int64_t microbatches, int64_t microbatch, int steps) {
+std::vector<std::string> gpt(const PipelineBenchOptions& options, int context, int64_t microbatches, int64_t microbatch,
+                             int steps) {
   return {"model.kind=gpt",
           "model.layers=8",
           "model.width=512",
@@ -45,7 +46,8 @@ std::vector<std::string> gpt(int stages, int context, int64_t microbatches, int6
           fmt::format("train.batch={}", microbatches * microbatch),
           fmt::format("train.microbatch={}", microbatch),
           fmt::format("train.steps={}", steps),
-          fmt::format("parallel.pipe={}", stages)};
+          fmt::format("train.threads={}", options.threads),
+          fmt::format("parallel.pipe={}", options.stages)};
 }
 
 class PipelineBench {
@@ -56,7 +58,7 @@ class PipelineBench {
   BenchLine beside_torch(const std::string& what, const std::string& schedule, const std::string& peer_schedule,
                          int context, int64_t microbatches, int64_t microbatch, double jitter_ms) {
     const auto name = name_of(context, what);
-    auto overrides = gpt(options_.stages, context, microbatches, microbatch, options_.steps);
+    auto overrides = gpt(options_, context, microbatches, microbatch, options_.steps);
     overrides.push_back("parallel.schedule=" + schedule);
     overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
     if (schedule == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
@@ -110,7 +112,7 @@ class PipelineBench {
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
       for (const auto& one : {schedule, other}) {
-        auto overrides = gpt(options_.stages, context, microbatches, microbatch, options_.steps);
+        auto overrides = gpt(options_, context, microbatches, microbatch, options_.steps);
         overrides.push_back("parallel.schedule=" + one);
         overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
         if (one == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
@@ -124,13 +126,17 @@ class PipelineBench {
   // All train the same model without clipping, so that no stage waits for all others at the end of a step.
   std::vector<BenchLine> bubbles(int context) {
     auto lines = measure_bubbles(options_.stages, options_.repeats, [&](const std::vector<std::string>& settings) {
-      auto overrides = gpt(options_.stages, context, 8, 8, 2 * options_.steps);
+      auto overrides = gpt(options_, context, 8, 8, 2 * options_.steps);
       for (const auto* one : {"model.untied=true", "optimizer.clip=0", "train.nonfinite_limit=0"})
         overrides.emplace_back(one);
       overrides.insert(overrides.end(), settings.begin(), settings.end());
       return run_ours(options_.stages, overrides, next_run());
     });
-    for (auto& line : lines) line.bench_case = name_of(context, line.bench_case + ", bubble of 8 microbatches of 8");
+    const int threads = threads_per_rank(load_config({}, gpt(options_, context, 8, 8, options_.steps)), options_.stages);
+    for (auto& line : lines) {
+      line.bench_case = name_of(context, line.bench_case + ", bubble of 8 microbatches of 8");
+      line.settings["threads"] = threads;
+    }
     return lines;
   }
 
@@ -166,7 +172,7 @@ class PipelineBench {
     make_folder(options_.plot);
     for (const std::string schedule :
          {"gpipe", "1f1b", "arrival", "interleaved", "zero-bubble", "zero-bubble-v", "pipedream", "pipedream-2bw"}) {
-      auto overrides = gpt(options_.stages, options_.context > 0 ? options_.context : usual_context, 8, 1, 5);
+      auto overrides = gpt(options_, options_.context > 0 ? options_.context : usual_context, 8, 1, 5);
       overrides.push_back("parallel.schedule=" + schedule);
       if (schedule.rfind("pipedream", 0) == 0) overrides.push_back("model.untied=true");
       overrides.push_back("log.trace_steps=1");

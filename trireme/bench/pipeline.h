@@ -15,6 +15,7 @@ struct PipelineBenchOptions {
   int repeats = 3;
   int steps = 8;
   int context = 0;       // tokens of a sequence; 0: 128, and for small microbatches 64, 128 and 256
+  int threads = 0;       // of each of our stages; 0: a stage's share of the cores
   int peer_threads = 0;  // 0: as many as prove best
   double jitter_ms = 20;
   std::string only;  // one case: large, small, jitter, schedules, bubble, engine; empty: all

@@ -34,6 +34,9 @@ void add_pipeline(CLI::App& command, Action& chosen) {
       ->add_option("--context", options->context,
                    "Tokens of a sequence (default: 128; in the small case 64, 128 and 256)")
       ->check(CLI::Range(8, 4096));
+  pipeline->add_option("--threads", options->threads, "Threads of each of our stages; 0: its share of the cores")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
   pipeline
       ->add_option("--peer-threads", options->peer_threads, "Threads of each of the peer's stages; 0: find the best")
       ->capture_default_str()
