@@ -14,17 +14,20 @@ namespace {
 struct Seen {
   std::vector<double> bubbles, floors;        // of the work
   std::vector<double> idle, unequal, step_s;  // per cent of the step; seconds
+  nlohmann::json by_step = nlohmann::json::array();
 
   void add(const Measured& run) {
-    bubbles.push_back(run.idle / (1 - run.idle));
-    floors.push_back(run.unequal / (1 - run.unequal));
-    idle.push_back(100 * run.idle);
-    unequal.push_back(100 * run.unequal);
+    const double waited = median(run.idle), floor = median(run.unequal);
+    bubbles.push_back(waited / (1 - waited));
+    floors.push_back(floor / (1 - floor));
+    idle.push_back(100 * waited);
+    unequal.push_back(100 * floor);
     step_s.push_back(run.step_s);
+    by_step.push_back({{"idle", run.idle}, {"unequal", run.unequal}});
   }
 
   std::string brief() const {
-    return fmt::format("idle {:.1f} % ({:.1f}), {:.1f} % by unequal stages, of a step of {:.3f} s", median(idle),
+    return fmt::format("idle {:.1f} % ({:.1f}), unequal stages alone {:.1f} %, of a step of {:.3f} s", median(idle),
                        fmt::join(idle, ", "), median(unequal), median(step_s));
   }
 };
@@ -63,7 +66,9 @@ std::vector<BenchLine> measure_bubbles(int stages, int repeats,
     line.settings = {{"settings", cases[i].second},
                      {"idle_percent", seen[i].idle},
                      {"unequal_percent", seen[i].unequal},
-                     {"step_s", seen[i].step_s}};
+                     {"step_s", seen[i].step_s},
+                     {"by_step", seen[i].by_step},
+                     {"1f1b_by_step", usual.by_step}};
     line.remark = fmt::format("{}; 1f1b {}", seen[i].brief(), usual.brief());
   }
   return lines;

@@ -1,7 +1,8 @@
 // The bubble of every schedule that waits less than 1f1b beside that of 1f1b: the time in which stages have nothing to
 // do, in parts of the time in which they work, as the formulas have it ((p-1)/m of GPipe). Stages whose cores are
 // unequally fast wait for the slowest under any schedule, so each line has a floor: the bubble if the stage with the
-// most to do never waited.
+// most to do in each step never waited. (A step that drains takes at least that long; in a pipeline that never drains
+// stages may work a few microbatches ahead, so there it is near.)
 #pragma once
 
 #include <functional>

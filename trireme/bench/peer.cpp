@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <functional>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -89,37 +88,26 @@ Measured run_ours(int ranks, const std::vector<std::string>& overrides, const fs
   Measured measured;
   measured.step_s = result.at("step_s").get<double>();
   std::ifstream metrics(run_dir / "metrics.jsonl");
-  std::vector<double> idle;               // by step
-  std::vector<std::vector<double>> work;  // by step and stage, in seconds
   for (std::string text; std::getline(metrics, text);) {
     const auto line = nlohmann::json::parse(text);
     if (line.contains("loss")) measured.losses.push_back(line.at("loss").get<double>());
     if (line.contains("loss") && line.contains("codec")) measured.sent_bytes = line["codec"].at("sent_bytes");
     if (line.contains("idle")) {
-      auto& seconds = work.emplace_back();
-      for (const auto& stage : line["idle"]) {
-        const double waited =
-            stage.at("forward").get<double>() + stage.at("backward").get<double>() + stage.at("reduce").get<double>();
-        seconds.push_back((1 - waited) * line.at("step_s").get<double>());
-      }
-      idle.push_back(1 - mean(seconds) / line.at("step_s").get<double>());
+      std::vector<double> work;  // by stage
+      for (const auto& stage : line["idle"])
+        work.push_back(1 - stage.at("forward").get<double>() - stage.at("backward").get<double>() -
+                       stage.at("reduce").get<double>());
+      measured.idle.push_back(1 - mean(work));
+      measured.unequal.push_back(1 - mean(work) / *std::max_element(work.begin(), work.end()));
     }
     if (line.value("event", "") == "started") measured.codec = line.value("codec", "");
   }
   // The first steps warm up; in the last one a pipeline that never drained before does.
-  if (idle.size() > 4) {
-    const auto keep_middle = [](auto& steps) {
-      steps.pop_back();
-      steps.erase(steps.begin(), steps.begin() + 2);
-    };
-    keep_middle(idle);
-    keep_middle(work);
-  }
-  if (!idle.empty()) {
-    measured.idle = median(idle);
-    std::vector<double> all(work.front().size());
-    for (const auto& step : work) std::transform(step.begin(), step.end(), all.begin(), all.begin(), std::plus<>());
-    measured.unequal = 1 - mean(all) / *std::max_element(all.begin(), all.end());
+  if (measured.idle.size() > 4) {
+    for (auto* steps : {&measured.idle, &measured.unequal}) {
+      steps->pop_back();
+      steps->erase(steps->begin(), steps->begin() + 2);
+    }
   }
   if (!keep) remove_tree(run_dir);
   return measured;

@@ -15,8 +15,9 @@ struct Measured {
   double step_s = 0;
   std::vector<double> losses;
   std::string codec;      // ours, where one was asked for
-  double idle = 0;        // share of the time in which stages had nothing to do, of the steps between
-  double unequal = 0;     // what it would be if the stage with the most to do never waited
+  // By step, of the steps between: the share of the time in which stages had nothing to do, and what it would be if the
+  // stage with the most to do in that step had never waited.
+  std::vector<double> idle, unequal;
   double sent_bytes = 0;  // a step: by rank 0 with a codec; by the host of rank 0 where a peer counts
 };
 

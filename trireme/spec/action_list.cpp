@@ -106,13 +106,23 @@ ActionList interleaved_actions(const StagePlace& place) {
     }
     begin += size;
   }
-  const auto ahead = std::min(
-      forwards.size(), static_cast<size_t>(2 * (place.stages - place.stage - 1) + (place.chunks - 1) * first_group));
+  // Every stage may hold what the first one holds, and so put weights' gradients off until passes leave it time.
+  const auto warm_up_of = [&](int stage) {
+    return std::min(forwards.size(),
+                    static_cast<size_t>(2 * (place.stages - stage - 1) + (place.chunks - 1) * first_group));
+  };
+  const size_t ahead = warm_up_of(place.stage), later = warm_up_of(0) - ahead;
   ActionList actions(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(ahead));
+  const auto weights_of = [](const StageAction& pass) {
+    return StageAction{TaskKind::weights, pass.microbatch, pass.chunk};
+  };
   for (size_t i = 0; i < backwards.size(); ++i) {
     if (ahead + i < forwards.size()) actions.push_back(forwards[ahead + i]);
     actions.push_back(backwards[i]);
+    if (i >= later) actions.push_back(weights_of(backwards[i - later]));
   }
+  for (size_t i = backwards.size() - std::min(later, backwards.size()); i < backwards.size(); ++i)
+    actions.push_back(weights_of(backwards[i]));
   return dealt_to(place, actions);
 }
 

@@ -4,13 +4,13 @@
 //   gpipe          all forward passes, then all backward passes
 //   1f1b           p-s-1 forward passes in stage s, then one forward, one backward in turn, then the backward passes
 //                  left; a rank waits for 3(p-1) slots
-//   interleaved    1f1b over p·v chunks, which pass p microbatches at a time (Megatron): 3(p-1)/v slots
+//   interleaved    1f1b over p·v chunks, which pass p microbatches at a time (Megatron), with the weights' gradients
+//                  apart: as they fill what would be waits, (p-1)/v slots in the memory of Megatron's 3(p-1)/v
 //   zero_bubble    backward passes give the inputs' gradients; the weights' gradients fill what would be waits (ZB-H1):
 //                  p-1 slots, and the memory of 1f1b's first stage. With up to 2p-1 microbatches in flight (ZB-H2) a
 //                  rank waits only before its first and after its last pass
 //   zero_bubble_v  the same on two chunks of each rank that lie as a V: first and last chunk on the first rank; half
-//   the
-//                  waits of zero_bubble in its memory (ZB-V)
+//                  the waits of zero_bubble in its memory (ZB-V)
 //
 // With unequal replicas (PipeDream's 1F1B-RR) stage s with r_s of R ranks begins with ⌊(R-1-Σ_{i<s} r_i)/r_s⌋ forward
 // passes.
