@@ -81,6 +81,14 @@ TEST(SimulatedPipeline, InterleavedHasTheBubbleOfTheFormula) {
           EXPECT_EQ(report.in_flight[0], std::min(ahead, chunks * microbatches));
         }
         for (const int held : report.in_flight) EXPECT_LE(held, report.in_flight[0]);
+        // Where nothing may be put off, passes of the same order with whole backward passes.
+        const ScheduleMaker frugal = [](const StagePlace& place) {
+          return make_schedule(ScheduleKind::interleaved, place, {.frugal = true});
+        };
+        const auto whole = simulate_pipeline(frugal, mesh, microbatches, thirds(stages));
+        EXPECT_NEAR(whole.step_s, 3.0 * microbatches + 3.0 * (stages - 1) / chunks, 1e-9);
+        EXPECT_EQ(whole.in_flight[0], report.in_flight[0]);
+        EXPECT_EQ(whole.spans.size(), static_cast<size_t>(2 * stages * chunks * microbatches));
       }
     }
   }

@@ -63,12 +63,9 @@ std::vector<BenchLine> measure_bubbles(int stages, int repeats,
     line.peer = usual.bubbles;
     line.peer_name = "our 1f1b";
     line.floor = median(seen[i].floors);
-    line.settings = {{"settings", cases[i].second},
-                     {"idle_percent", seen[i].idle},
-                     {"unequal_percent", seen[i].unequal},
-                     {"step_s", seen[i].step_s},
-                     {"by_step", seen[i].by_step},
-                     {"1f1b_by_step", usual.by_step}};
+    line.settings = {{"settings", cases[i].second},        {"idle_percent", seen[i].idle},
+                     {"unequal_percent", seen[i].unequal}, {"step_s", seen[i].step_s},
+                     {"by_step", seen[i].by_step},         {"1f1b_by_step", usual.by_step}};
     line.remark = fmt::format("{}; 1f1b {}", seen[i].brief(), usual.brief());
   }
   return lines;

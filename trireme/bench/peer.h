@@ -14,7 +14,7 @@ namespace trireme {
 struct Measured {
   double step_s = 0;
   std::vector<double> losses;
-  std::string codec;      // ours, where one was asked for
+  std::string codec;  // ours, where one was asked for
   // By step, of the steps between: the share of the time in which stages had nothing to do, and what it would be if the
   // stage with the most to do in that step had never waited.
   std::vector<double> idle, unequal;

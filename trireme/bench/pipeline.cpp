@@ -132,7 +132,8 @@ class PipelineBench {
       overrides.insert(overrides.end(), settings.begin(), settings.end());
       return run_ours(options_.stages, overrides, next_run());
     });
-    const int threads = threads_per_rank(load_config({}, gpt(options_, context, 8, 8, options_.steps)), options_.stages);
+    const int threads =
+        threads_per_rank(load_config({}, gpt(options_, context, 8, 8, options_.steps)), options_.stages);
     for (auto& line : lines) {
       line.bench_case = name_of(context, line.bench_case + ", bubble of 8 microbatches of 8");
       line.settings["threads"] = threads;

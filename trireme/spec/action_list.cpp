@@ -89,7 +89,7 @@ ActionList zero_bubble_actions(const StagePlace& place, int in_flight) {
   return actions;
 }
 
-ActionList interleaved_actions(const StagePlace& place) {
+ActionList interleaved_actions(const StagePlace& place, bool split) {
   const int microbatches = all_microbatches(place);
   // Groups of p microbatches or a few more, so that a chunk's first ones are back from all stages when its turn comes.
   const int groups = std::max(1, microbatches / place.stages);
@@ -106,23 +106,24 @@ ActionList interleaved_actions(const StagePlace& place) {
     }
     begin += size;
   }
-  // Every stage may hold what the first one holds, and so put weights' gradients off until passes leave it time.
   const auto warm_up_of = [&](int stage) {
     return std::min(forwards.size(),
                     static_cast<size_t>(2 * (place.stages - stage - 1) + (place.chunks - 1) * first_group));
   };
-  const size_t ahead = warm_up_of(place.stage), later = warm_up_of(0) - ahead;
+  const size_t ahead = warm_up_of(place.stage);
+  // Every stage may hold what the first one holds, and so put weights' gradients off until passes leave it time.
+  const size_t later = split ? warm_up_of(0) - ahead : backwards.size();
   ActionList actions(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(ahead));
-  const auto weights_of = [](const StageAction& pass) {
-    return StageAction{TaskKind::weights, pass.microbatch, pass.chunk};
+  const auto add_weights = [&](const StageAction& pass) {
+    actions.push_back({TaskKind::weights, pass.microbatch, pass.chunk});
   };
   for (size_t i = 0; i < backwards.size(); ++i) {
     if (ahead + i < forwards.size()) actions.push_back(forwards[ahead + i]);
     actions.push_back(backwards[i]);
-    if (i >= later) actions.push_back(weights_of(backwards[i - later]));
+    if (i >= later) add_weights(backwards[i - later]);
   }
-  for (size_t i = backwards.size() - std::min(later, backwards.size()); i < backwards.size(); ++i)
-    actions.push_back(weights_of(backwards[i]));
+  for (size_t i = backwards.size() - std::min(later, backwards.size()); split && i < backwards.size(); ++i)
+    add_weights(backwards[i]);
   return dealt_to(place, actions);
 }
 

@@ -27,7 +27,8 @@ int first_stage_in_flight(const StagePlace& place);
 
 ActionList gpipe_actions(const StagePlace& place);
 ActionList one_forward_one_backward_actions(const StagePlace& place);
-ActionList interleaved_actions(const StagePlace& place);
+// `split`: or backward passes are whole.
+ActionList interleaved_actions(const StagePlace& place, bool split);
 // `in_flight` 0: as first_stage_in_flight().
 ActionList zero_bubble_actions(const StagePlace& place, int in_flight);
 ActionList zero_bubble_v_actions(const StagePlace& place);

@@ -70,8 +70,10 @@ Mesh make_mesh(const ParallelConfig& parallel, int ranks) {
   return mesh;
 }
 
-ScheduleOptions schedule_options(const ParallelConfig& parallel) {
-  return {static_cast<int>(parallel.in_flight), parallel.deterministic, parallel.schedule_file};
+ScheduleOptions schedule_options(const RunConfig& config) {
+  const auto& parallel = config.parallel;
+  return {static_cast<int>(parallel.in_flight), parallel.deterministic, parallel.schedule_file,
+          config.memory.activations == ActivationKind::recompute};
 }
 
 StagePlace place_of(const Mesh& mesh, int stage, int replica, int microbatches) {

@@ -119,7 +119,9 @@ std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& pla
     // Through all steps they take turns in the order of 1f1b through one.
     case ScheduleKind::pipedream: return listed("pipedream", one_forward_one_backward_actions(place));
     case ScheduleKind::pipedream_2bw: return listed("pipedream-2bw", one_forward_one_backward_actions(place));
-    case ScheduleKind::interleaved: return filled("interleaved", interleaved_actions(place));
+    case ScheduleKind::interleaved:
+      if (options.frugal) return listed("interleaved", interleaved_actions(place, /*split=*/false));
+      return filled("interleaved", interleaved_actions(place, /*split=*/true));
     case ScheduleKind::zero_bubble: return filled("zero-bubble", zero_bubble_actions(place, options.in_flight));
     case ScheduleKind::zero_bubble_v: return filled("zero-bubble-v", zero_bubble_v_actions(place));
     case ScheduleKind::file: return listed("file", read_action_table(options.file).actions_of(place));

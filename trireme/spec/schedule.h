@@ -147,6 +147,7 @@ struct ScheduleOptions {
   int in_flight = 0;  // a bound of `arrival` and `zero_bubble`; 0: as many as a pipeline of one rank a stage has
   bool deterministic = false;  // `arrival`
   std::string file;            // `file`
+  bool frugal = false;         // `interleaved`: a backward pass leaves nothing behind that has to be held
 };
 
 std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options);

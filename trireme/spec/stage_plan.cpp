@@ -79,7 +79,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     plan.replicas = mesh.replicas(s);
     plan.microbatch = microbatch;
     const auto schedule =
-        make_schedule(config.parallel.schedule, place_of(mesh, s, 0, microbatches), schedule_options(config.parallel));
+        make_schedule(config.parallel.schedule, place_of(mesh, s, 0, microbatches), schedule_options(config));
     plan.in_flight = schedule->in_flight();
     int64_t frozen = 0, tied = 0;
     std::vector<int64_t> activations;  // by chunk

@@ -176,7 +176,7 @@ std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, con
     stages.back().teacher_bytes = find_teacher(config, data.vocab()).parameter_bytes(config.train.precision);
   check_memory(config, stages);
   const auto maker = [&](const StagePlace& place) {
-    return make_schedule(config.parallel.schedule, place, schedule_options(config.parallel));
+    return make_schedule(config.parallel.schedule, place, schedule_options(config));
   };
   for (const int count : microbatch_counts(config, mesh))  // replicas may have more and less
     simulate_pipeline(maker, mesh, count, std::vector<StageCost>(static_cast<size_t>(mesh.stages)));

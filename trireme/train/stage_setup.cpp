@@ -50,7 +50,7 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   schedule_ = make_schedule(config.parallel.schedule,
                             place_of(mesh_, stage_number(), mesh_.replica_of(world.rank()),
                                      mesh_.even() ? static_cast<int>(pieces_.size()) : static_cast<int>(dealt_)),
-                            schedule_options(config.parallel));
+                            schedule_options(config));
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
   // waits there for another's work would be given its turns for nothing.
   settles_ = schedule_->follows_arrivals() || shares_card(device_, world.local_size());
