@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -74,7 +75,7 @@ TEST(Postbox, WhatIsCancelledIsTold) {
       }
     });
     postbox.expect(box);
-    postbox.cancel();
+    postbox.cancel(nullptr);
     EXPECT_THAT(problem, HasSubstr("given up"));
     world.communicator().wait(world.communicator().barrier("done"));
   });
@@ -106,6 +107,84 @@ TEST(Postbox, WhoWaitsForARankThatFailedIsTold) {
     EXPECT_THAT(error.what(), HasSubstr("no more"));
   }
   EXPECT_THAT(told, HasSubstr("another rank ended"));
+}
+
+// A way on which the test puts what a peer would never send.
+class ScriptedMail final : public Mail {
+ public:
+  explicit ScriptedMail(std::vector<MessageHeader> script) : script_(std::move(script)) {}
+
+  void send(int, const MessageHeader&, const at::Tensor&, DeviceEvent) override {}
+  bool poll(MailHandler& handler) override {
+    if (next_ == script_.size()) return false;
+    const auto header = script_[next_++];
+    handler.place_for(1, header);
+    handler.arrived(1, header);
+    return true;
+  }
+  void sleep(int64_t) override { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+  void wake() override {}
+
+ private:
+  std::vector<MessageHeader> script_;
+  size_t next_ = 0;
+};
+
+MessageHeader header_of(uint64_t sequence, std::vector<int64_t> sizes = {2, 3}, int64_t bytes = 24) {
+  MessageHeader header;
+  header.sequence = sequence;
+  header.bytes = bytes;
+  header.dims = static_cast<int8_t>(sizes.size());
+  for (size_t dim = 0; dim < std::min<size_t>(sizes.size(), MessageHeader::most_dims); ++dim)
+    header.sizes[dim] = sizes[dim];
+  return header;
+}
+
+// What becomes of so many messages: their number, or what the receiver heard instead.
+std::string fate_of(const std::vector<MessageHeader>& script) {
+  const auto board = Board::in_memory(1);
+  Recorder recorder(&board->slot(0));
+  std::atomic<size_t> came{0};
+  std::promise<std::string> fate;
+  Postbox postbox(std::make_unique<ScriptedMail>(script), recorder, {});
+  postbox.listen(
+      1, {},
+      [&](const at::Tensor&) {
+        if (++came == script.size()) fate.set_value(std::to_string(came));
+      },
+      [&](std::exception_ptr error) {
+        try {
+          std::rethrow_exception(error);
+        } catch (const Error& problem) {
+          fate.set_value(problem.what());
+        }
+      });
+  return fate.get_future().get();
+}
+
+TEST(Postbox, TakesMessagesOfOnePeerInTheirOrderOnly) {
+  EXPECT_EQ(fate_of({header_of(0), header_of(1), header_of(2)}), "3");
+  EXPECT_THAT(fate_of({header_of(0), header_of(2), header_of(1)}),
+              HasSubstr("message 2 from rank 1 came where 1 was due"));
+  EXPECT_THAT(fate_of({header_of(0), header_of(0)}), HasSubstr("message 0 from rank 1 came where 1 was due"));
+}
+
+TEST(Postbox, TakesNoMessageWhoseHeaderCannotBeTrue) {
+  EXPECT_EQ(fate_of({header_of(0, {}, 4), header_of(1, {0, 5}, 0), header_of(2, {1, 1, 1, 1, 2, 3}, 24)}), "3");
+  const auto refused = HasSubstr("a message from rank 1 has a header that cannot be true");
+  EXPECT_THAT(fate_of({header_of(0, {2, 3}, 20)}), refused);
+  EXPECT_THAT(fate_of({header_of(0, {2, 3}, 1 << 30)}), refused);
+  EXPECT_THAT(fate_of({header_of(0, {1, 1, 1, 1, 1, 2, 3}, 24)}), refused);
+  EXPECT_THAT(fate_of({header_of(0, {-2, -3}, 24)}), refused);
+  EXPECT_THAT(fate_of({header_of(0, {int64_t{1} << 62, 4, 6}, 0)}), refused);
+  auto header = header_of(0);
+  header.dims = -1;
+  EXPECT_THAT(fate_of({header}), refused);
+  for (const int type : {-1, 100, static_cast<int>(at::ScalarType::Undefined)}) {
+    header = header_of(0);
+    header.dtype = static_cast<at::ScalarType>(type);
+    EXPECT_THAT(fate_of({header}), refused) << type;
+  }
 }
 
 TEST(Postbox, RefusesAPeerThatWasNotNamed) {

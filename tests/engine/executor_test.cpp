@@ -47,6 +47,32 @@ class ExecutorTest : public testing::Test {
   std::vector<std::string> ran_;
 };
 
+// A failed task is heard of at once, though run() must wait for what is on the wire before it throws.
+TEST_F(ExecutorTest, AnErrorIsHandedOnBeforeTheWireEnds) {
+  struct Listener final : Helper {
+    bool help(bool) override { return false; }
+    void cancel(const std::exception_ptr& error) override { heard.set_value(error); }
+    std::promise<std::exception_ptr> heard;
+  } listener;
+  Executor executor(recorder_, clock_, &listener);
+  const auto wire = graph_.add(TaskKind::reduce, 0, Lane::wire, [] {});
+  graph_.add(TaskKind::forward, 0, Lane::compute, [] { fail("the data end here"); });
+  // Whoever hears of the error ends what is on the wire, as peers do that leave.
+  std::thread peer([&] {
+    auto heard = listener.heard.get_future();
+    if (heard.wait_for(10s) != std::future_status::ready) ADD_FAILURE() << "nobody was told";
+    executor.complete(wire, std::make_exception_ptr(Error(Error::Kind::failed, "a peer has left")));
+  });
+  std::string problem;
+  try {
+    executor.run(graph_, schedule_);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  peer.join();
+  EXPECT_EQ(problem, "the data end here");
+}
+
 TEST_F(ExecutorTest, AnEmptyGraphEndsAtOnce) { executor_.run(graph_, schedule_); }
 
 TEST_F(ExecutorTest, ATaskWaitsForAllItsPredecessors) {

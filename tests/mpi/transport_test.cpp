@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <string>
 
 #include "tests/comm/collective_checks.h"
@@ -59,6 +60,31 @@ void check_queue(Communicator& communicator) {
   }
 }
 
+// What a rank sends last comes whole, though the rank goes on at once and has another use for the memory.
+void check_last_message(Communicator& communicator, Recorder& recorder) {
+  const int rank = communicator.rank(), other = 1 - rank;
+  auto mail = communicator.open_mail({rank == 0 ? std::vector<int>{1} : std::vector<int>{},
+                                      rank == 1 ? std::vector<int>{0} : std::vector<int>{}, 1000});
+  constexpr int64_t count = 4'000'000;
+  if (rank == 0) {
+    {
+      Postbox postbox(std::move(mail), recorder, {});
+      postbox.send(other, {}, at::arange(count, at::kLong));
+    }
+    const auto reused = at::full({count}, -1, at::kLong);
+  } else if (rank == 1) {
+    usleep(300'000);
+    std::promise<at::Tensor> came;
+    Postbox postbox(std::move(mail), recorder, {});
+    postbox.listen(
+        0, {}, [&](at::Tensor message) { came.set_value(std::move(message)); },
+        [&](std::exception_ptr error) { came.set_exception(error); });
+    if (!at::equal(came.get_future().get(), at::arange(count, at::kLong)))
+      fail("the last message is not what was sent");
+  }
+  communicator.wait(communicator.barrier("the last message came"));
+}
+
 // Two ranks to a host, as far as they go.
 void run_as_hosts() {
   const auto session = MpiSession::start();
@@ -91,6 +117,7 @@ void run(const std::string& wanted) {
   check_messages(communicator, world->recorder(), 0);
   check_collectives(communicator, wanted == "mpi" ? Promise::rounding : Promise::bits);
   check_queue(communicator);
+  if (wanted == "mpi") check_last_message(communicator, world->recorder());
   // Last, because nothing can be communicated after it. Each number of ranks tries another kind.
   const auto kinds = disagreements();
   check_disagreement(communicator, kinds[static_cast<size_t>(around.size) % kinds.size()]);

@@ -6,11 +6,13 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <mutex>
 #include <thread>
 
 #include "tests/close.h"
+#include "trireme/base/error.h"
 #include "trireme/base/random.h"
 
 namespace trireme {
@@ -59,10 +61,34 @@ struct Ran {
   std::vector<std::vector<int64_t>> staleness;
 };
 
+// A way for messages on which things go wrong when the test says so.
+class FaultyMail final : public Mail {
+ public:
+  struct Faults {
+    std::atomic<bool> broken{false};        // nothing is taken in any more
+    std::atomic<int64_t> longest{1 << 30};  // bytes of a message; what is longer gets lost
+  };
+  FaultyMail(std::unique_ptr<Mail> mail, Faults& faults) : mail_(std::move(mail)), faults_(faults) {}
+
+  void send(int to, const MessageHeader& header, const at::Tensor& tensor, DeviceEvent ready) override {
+    if (header.bytes <= faults_.longest) mail_->send(to, header, tensor, std::move(ready));
+  }
+  bool poll(MailHandler& handler) override {
+    if (faults_.broken) fail("the wire broke");
+    return mail_->poll(handler);
+  }
+  void sleep(int64_t) override { mail_->sleep(monotonic_ns() + 1'000'000); }
+  void wake() override { mail_->wake(); }
+
+ private:
+  std::unique_ptr<Mail> mail_;
+  Faults& faults_;
+};
+
 // One rank of such a run.
 class Puppet {
  public:
-  Puppet(const RunConfig& config, World& world)
+  Puppet(const RunConfig& config, World& world, FaultyMail::Faults* faults = nullptr)
       : world_(world),
         parameters_{parameter("a", 16, 1), parameter("b", 16, -3), parameter("c", 16, 0.5)},
         store_(parameters_, Precision::fp64, at::kCPU, config.sync.bucket_mb * 1e6,
@@ -75,14 +101,15 @@ class Puppet {
     }
     peers.from = peers.to;
     peers.message_bytes = 1024;
-    postbox_ = std::make_unique<Postbox>(world.communicator().open_mail(peers), world.recorder(), PostboxOptions{});
+    auto mail = world.communicator().open_mail(peers);
+    if (faults) mail = std::make_unique<FaultyMail>(std::move(mail), *faults);
+    postbox_ = std::make_unique<Postbox>(std::move(mail), world.recorder(), PostboxOptions{});
     sync_ = make_loose_sync(
         {config, world, store_, *optimizer_, progression_, postbox_.get(), 1.0 / static_cast<double>(world.size())});
   }
-  ~Puppet() {
-    // As programs do: nobody leaves while others may still be in a call with it.
+  // As programs do: nobody leaves while others may still be in a call with it.
+  void leave() {
     world_.communicator().now([&] { return world_.communicator().barrier("finish"); });
-    postbox_.reset();
   }
 
   at::Tensor x() {
@@ -158,6 +185,7 @@ Ran run(const RunConfig& config, int ranks, const Gradient& gradient, double slo
     for (const auto& [name, tensor] : sync.own_state()) ran.states[place][name] = tensor.clone();
     sync.with_agreed(true, [&] { ran.agreed[place] = puppet.x(); });
     EXPECT_TRUE(at::equal(puppet.x(), ran.own[place]) || config.sync.kind == SyncKind::server);
+    puppet.leave();
   });
   return ran;
 }
@@ -441,8 +469,114 @@ TEST(Loose, AllStopTogetherWhenOneWants) {
       }
       EXPECT_TRUE(puppet.sync().together());
       stopped[static_cast<size_t>(world.rank())] = puppet.sync().job_step();
+      puppet.leave();
     });
     EXPECT_EQ(stopped, std::vector<int64_t>(3, stopped[0]));
+  }
+}
+
+// As long as a rank stands with the others, it goes by what they agreed on, however far these have gone since.
+TEST(Loose, WhoStandsTogetherGoesByWhatWasAgreed) {
+  for (const auto kind : {SyncKind::server, SyncKind::elastic, SyncKind::gossip, SyncKind::hogwild}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    auto config = config_of(kind, 1000);
+    config.sync.staleness = -1;
+    config.sync.every = 1000;
+    config.train.eval_every = 4;
+    std::vector<int64_t> agreed(2);
+    std::atomic<bool> gone_on{false};
+    World::run_threads(2, [&](World& world) {
+      c10::NoGradGuard no_grad;
+      Puppet puppet(config, world);
+      auto& sync = puppet.sync();
+      sync.begin();
+      const auto step = [&] { puppet.step(bowl(world.rank(), sync.own_steps() + 1, puppet.x())); };
+      do step();
+      while (!sync.together());
+      agreed[static_cast<size_t>(world.rank())] = sync.job_step();
+      if (world.rank() == 1) {
+        for (int i = 0; i < 4; ++i) step();  // two steps of the job, and no meeting before four
+        gone_on = true;
+      } else {
+        while (!gone_on) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // what rank 1 said has come
+        EXPECT_TRUE(sync.together());
+        EXPECT_EQ(sync.job_step(), agreed[0]);
+      }
+      puppet.leave();
+    });
+    EXPECT_EQ(agreed[0], agreed[1]);
+  }
+}
+
+// ---- what goes wrong ----
+
+// What ends a run of two ranks in which the wire of rank 0 breaks after its first step.
+std::string problem_of(const RunConfig& config) {
+  FaultyMail::Faults faults;
+  try {
+    World::run_threads(2, [&](World& world) {
+      c10::NoGradGuard no_grad;
+      FaultyMail::Faults none;
+      Puppet puppet(config, world, world.rank() == 0 ? &faults : &none);
+      puppet.sync().begin();
+      puppet.step(bowl(world.rank(), 1, puppet.x()));
+      if (world.rank() == 0) faults.broken = true;
+      while (puppet.sync().own_steps() < 5000) puppet.step(bowl(world.rank(), 1, puppet.x()));
+      puppet.leave();
+    });
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+// At a meeting gossip waits for what is under way: not for ever, where that got lost and the wire broke.
+TEST(Gossip, WhoWaitsForALostMessageHearsThatTheWireBroke) {
+  auto config = config_of(SyncKind::gossip, 1);
+  config.sync.every = 1;
+  FaultyMail::Faults faults;
+  std::string problem;
+  try {
+    World::run_threads(2, [&](World& world) {
+      c10::NoGradGuard no_grad;
+      FaultyMail::Faults loses;
+      loses.longest = 100;  // lines to rank 0 are shorter, parameters longer
+      Puppet puppet(config, world, world.rank() == 0 ? &faults : &loses);
+      puppet.sync().begin();
+      std::thread breaker;
+      if (world.rank() == 0) {
+        breaker = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));
+          faults.broken = true;
+        });
+      }
+      std::exception_ptr error;
+      try {
+        do puppet.step(bowl(world.rank(), 1, puppet.x()));
+        while (!puppet.sync().together());
+      } catch (...) {
+        error = std::current_exception();
+      }
+      if (breaker.joinable()) breaker.join();
+      if (error) std::rethrow_exception(error);
+    });
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  EXPECT_EQ(problem, "the wire broke");
+}
+
+// A rank that hears nobody any more must not go on by itself, nor wait for ever.
+TEST(Loose, ARankWhoseWireBreaksSaysSo) {
+  for (const auto kind : {SyncKind::eager, SyncKind::server, SyncKind::elastic, SyncKind::gossip, SyncKind::hogwild}) {
+    for (const int64_t bound : {0, 2}) {
+      SCOPED_TRACE(fmt::format("kind {}, bound {}", static_cast<int>(kind), bound));
+      auto config = config_of(kind, 100000);
+      config.sync.staleness = bound;
+      config.sync.servers = 1;
+      EXPECT_EQ(problem_of(config), "the wire broke");
+    }
   }
 }
 

@@ -37,6 +37,9 @@ struct MessageHeader {
   int64_t sizes[most_dims] = {};
 
   at::IntArrayRef shape() const { return {sizes, static_cast<size_t>(dims)}; }
+  // Fails unless the shape and the type are possible and make up the bytes: what another process wrote is not trusted
+  // with this one's memory.
+  void check(int from) const;
 };
 
 // Whom a rank will send to and receive from, and how large a message is at most as a rule; a larger one travels in

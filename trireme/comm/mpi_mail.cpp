@@ -23,19 +23,19 @@ class MpiMail final : public Mail {
     }
   }
 
+  // What MPI still reads or writes must outlive its request, for one that is only freed goes on. So messages that are
+  // under way get some time, and what a receiver that is gone never took stays allocated.
   ~MpiMail() override {
+    const int64_t deadline_ns = monotonic_ns() + last_wait_ns;
+    while (!at_rest() && monotonic_ns() < deadline_ns) patience_.wait();
     std::lock_guard lock(session_->mutex);
     for (auto& way : incoming_) {
       for (auto& request : way->headers) {
         MPI_Cancel(&request);
-        MPI_Request_free(&request);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
       }
     }
-    for (auto& message : outgoing_) {
-      for (auto& request : message->requests) {
-        if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
-      }
-    }
+    for (auto& message : outgoing_) (void)message.release();
     MPI_Comm_free(&comm_);
   }
 
@@ -68,6 +68,7 @@ class MpiMail final : public Mail {
  private:
   static constexpr size_t posted = 4;  // receives that wait for a header, by peer
   static constexpr int header_tag = 0, tensor_tag = 1;
+  static constexpr int64_t last_wait_ns = 5'000'000'000;  // for messages to leave, at the end
 
   struct Incoming {
     int from = 0;
@@ -94,6 +95,22 @@ class MpiMail final : public Mail {
     auto message = std::move(spare_.back());
     spare_.pop_back();
     return message;
+  }
+
+  // Whether nothing is under way any more. No error is worth mentioning here: it has been, or everything has come.
+  bool at_rest() {
+    std::lock_guard lock(session_->mutex);
+    int done = 1, all = 1;
+    for (auto& message : outgoing_) {
+      MPI_Testall(2, message->requests, &done, MPI_STATUSES_IGNORE);
+      all &= done;
+    }
+    for (auto& way : incoming_) {
+      MPI_Test(&way->tensor, &done, MPI_STATUS_IGNORE);
+      all &= done;
+    }
+    if (all) outgoing_.clear();
+    return all != 0;
   }
 
   // Lets go of the tensors that have left.

@@ -28,6 +28,7 @@ Postbox::~Postbox() {
   ending_ = true;
   if (mail_) mail_->wake();
   if (thread_.joinable()) thread_.join();
+  mail_.reset();  // before the buffers that it may still be filling
 }
 
 void Postbox::send(int to, MessageTag tag, const at::Tensor& tensor) {
@@ -124,6 +125,20 @@ void Postbox::expect(Box box) {
   slot.arrived(std::move(message), failure);
 }
 
+void Postbox::listen(int from, MessageTag tag, Take take, Failed failed) {
+  Box box;
+  {
+    std::lock_guard lock(mutex_);
+    box = box_of(from, tag);
+  }
+  open(from, tag, [this, box, take = std::move(take), failed = std::move(failed)](auto message, auto error) {
+    if (error) return failed(error);
+    take(message.take());
+    expect(box);
+  });
+  expect(box);
+}
+
 // A buffer that nobody holds any more, or a new one. For a card torch keeps pinned ones, and knows what copies read
 // them.
 at::Tensor Postbox::take_buffer(const MessageHeader& header) {
@@ -147,7 +162,8 @@ at::Tensor Postbox::take_buffer(const MessageHeader& header) {
   return buffer;
 }
 
-void Postbox::check_order(int from, const MessageHeader& header) {
+void Postbox::check(int from, const MessageHeader& header) {
+  header.check(from);
   const uint64_t expected = received_[from]++;
   if (header.sequence != expected)
     fail("message {} from rank {} came where {} was due", header.sequence, from, expected);
@@ -155,7 +171,7 @@ void Postbox::check_order(int from, const MessageHeader& header) {
 
 void* Postbox::place_for(int from, const MessageHeader& header) {
   std::lock_guard lock(mutex_);
-  check_order(from, header);
+  check(from, header);
   auto& slot = boxes_[box_of(from, header.tag)];
   slot.arriving = take_buffer(header);
   arriving_ns_ = monotonic_ns();
@@ -178,7 +194,7 @@ void Postbox::arrived(int from, const MessageHeader& header, PendingTensor messa
   Box box;
   {
     std::lock_guard lock(mutex_);
-    check_order(from, header);
+    check(from, header);
     box = box_of(from, header.tag);
   }
   draw("receive", monotonic_ns(), from, options_.rank, header);
@@ -244,8 +260,13 @@ bool Postbox::help(bool) {
   return lock.owns_lock() && poll();
 }
 
+bool Postbox::ends() {
+  std::lock_guard lock(mutex_);
+  return failure_ || (ending_ && leaving_.empty());
+}
+
 void Postbox::run() {
-  while (!ending_) {
+  while (!ends()) {
     int64_t deadline_ns = monotonic_ns() + look_around_ns;
     {
       std::lock_guard lock(polling_);
@@ -253,16 +274,19 @@ void Postbox::run() {
     }
     {
       std::lock_guard lock(mutex_);
-      if (failure_) return;
       for (const auto& one : delayed_) deadline_ns = std::min(deadline_ns, one.due_ns);
       if (!leaving_.empty() || (options_.settled && !delayed_.empty()))
         deadline_ns = std::min(deadline_ns, monotonic_ns() + look_at_card_ns);
     }
-    mail_->sleep(deadline_ns);
+    try {
+      mail_->sleep(deadline_ns);
+    } catch (...) {
+      fail_all(std::current_exception());
+    }
   }
 }
 
-void Postbox::cancel() {
+void Postbox::cancel(const std::exception_ptr&) {
   tell_all(std::make_exception_ptr(Error(Error::Kind::failed, "the step was given up before its messages came")));
 }
 

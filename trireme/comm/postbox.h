@@ -48,9 +48,14 @@ class Postbox final : public Helper, MailHandler {
   Box open(int from, MessageTag tag, Arrived arrived);
   void expect(Box box);
 
+  // Takes every message with this tag as it comes. `failed` is called when none will come any more.
+  using Take = std::function<void(at::Tensor)>;
+  using Failed = std::function<void(std::exception_ptr)>;
+  void listen(int from, MessageTag tag, Take take, Failed failed);
+
   bool help(bool may_be_kept) override;
   // Every message that is expected now will not come: who waits is told.
-  void cancel() override;
+  void cancel(const std::exception_ptr& error) override;
 
  private:
   // Messages of one tag from one rank: those that came before they were expected wait in their order.
@@ -75,7 +80,8 @@ class Postbox final : public Helper, MailHandler {
   void* place_for(int from, const MessageHeader& header) override;
   void arrived(int from, const MessageHeader& header) override;
   void arrived(int from, const MessageHeader& header, PendingTensor message) override;
-  void check_order(int from, const MessageHeader& header);
+  void check(int from, const MessageHeader& header);
+  bool ends();
   Box box_of(int from, MessageTag tag);
   void deliver(Box box, PendingTensor message);
   void hand_over(std::unique_lock<std::mutex>& lock, Box box, PendingTensor message);

@@ -228,8 +228,7 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
 void World::run_threads(int size, const std::function<void(World&)>& body) {
   auto group = make_thread_group(size);
   auto board = Board::in_memory(size);
-  std::mutex mutex;
-  std::exception_ptr first_error;
+  auto failure = std::make_shared<FirstFailure>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -237,23 +236,41 @@ void World::run_threads(int size, const std::function<void(World&)>& body) {
       std::unique_ptr<World> world(new World);
       world->local_rank_ = rank;
       world->local_size_ = size;
-      world->threads_ = true;
+      world->failure_ = failure;
       world->board_ = board;
       world->recorder_ = std::make_unique<Recorder>(&board->slot(rank));
       world->communicator_ = std::make_unique<Communicator>(make_shared_transport(group, rank), *world->recorder_);
       try {
         body(*world);
       } catch (...) {
-        {
-          std::lock_guard lock(mutex);
-          if (!first_error) first_error = std::current_exception();
-        }
-        world->communicator().abort();
+        world->announce(std::current_exception());
       }
     });
   }
   for (auto& thread : threads) thread.join();
-  if (first_error) std::rethrow_exception(first_error);
+  if (failure->error) std::rethrow_exception(failure->error);
+}
+
+void World::announce(const std::exception_ptr& error) {
+  if (failure_) {
+    {
+      std::lock_guard lock(failure_->mutex);
+      if (!failure_->error) failure_->error = error;
+    }
+    return communicator().abort();
+  }
+  if (size() == 1) return;
+  int exit_status = 1;
+  std::string message;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    exit_status = known.exit_status();
+    message = known.what();
+  } catch (const std::exception& foreign) {
+    message = foreign.what();
+  }
+  if (board_->claim_fault(rank(), exit_status, message)) log::error("{}", message);
 }
 
 double World::own_cores() const {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "trireme/comm/communicator.h"
@@ -30,6 +32,12 @@ struct Surroundings {
 // Reads the environment; refuses marks of two launchers that contradict each other.
 Surroundings look_around();
 
+// Among ranks that are threads: the error that the others' errors follow from.
+struct FirstFailure {
+  std::mutex mutex;
+  std::exception_ptr error;
+};
+
 class World {
  public:
   // What a program of one's own begins with: joins the ranks that mpirun, srun or torchrun started, or is a world of
@@ -53,7 +61,11 @@ class World {
   // This rank's part of the host's cores: less than one where ranks outnumber them; and how many threads keep it busy.
   double own_cores() const;
   int threads() const { return std::max(1, static_cast<int>(own_cores())); }
-  bool ranks_are_threads() const { return threads_; }
+  bool ranks_are_threads() const { return failure_ != nullptr; }
+
+  // What ends this rank: its peers wait for it no more. Processes report it, once for the whole job, and end with its
+  // exit status; among threads run_threads() throws the first of such errors.
+  void announce(const std::exception_ptr& error);
 
   // Rank 0's text, on every rank. Collective.
   std::string from_first(const std::string& text, const char* what);
@@ -70,7 +82,7 @@ class World {
   World() = default;
 
   int local_rank_ = 0, local_size_ = 1;
-  bool threads_ = false;
+  std::shared_ptr<FirstFailure> failure_;  // where ranks are threads: theirs together
   bool owns_board_ = false;
   std::shared_ptr<MpiSession> session_;  // MPI, where it was started; ends last
   std::unique_ptr<HostBeats> beats_;

@@ -190,7 +190,7 @@ void Executor::failed(std::exception_ptr error) {
     error_ = error;
     changed_.notify_one();
   }
-  if (helper_) helper_->cancel();
+  if (helper_) helper_->cancel(error);
 }
 
 }  // namespace trireme

@@ -47,8 +47,9 @@ class Helper {
   // be kept has passes to do as soon as their messages come, and other ranks may be waiting for these: it must not be
   // given work that ends only when other ranks come to it.
   virtual bool help(bool may_be_kept) = 0;
-  // A task has failed: what nobody will complete any more, such as the wait for a message, must end now.
-  virtual void cancel() {}
+  // A task has failed with this error, which run() throws only once nothing is on the wire any more. What nobody will
+  // complete, such as the wait for a message, must end now; and whoever may wait for this rank learns why.
+  virtual void cancel(const std::exception_ptr& /*error*/) {}
 };
 
 class Graph {

@@ -12,27 +12,20 @@ constexpr MessageTag line_tag{.kind = 17}, call_tag{.kind = 18};
 
 Desk::Desk(World& world, Postbox& postbox, std::function<bool(int64_t, int64_t)> due)
     : world_(world), postbox_(postbox), due_(std::move(due)), lines_(static_cast<size_t>(world.size())) {
-  boxes_.resize(static_cast<size_t>(world.size()));
-  for (int other = 0; other < world.size(); ++other) {
-    if (other == world.rank() || (world.rank() != 0 && other != 0)) continue;
-    auto& box = boxes_[static_cast<size_t>(other)];
-    const auto again = [this, other] { postbox_.expect(boxes_[static_cast<size_t>(other)]); };
-    if (world.rank() == 0) {
-      box = postbox.open(other, line_tag, [this, other, again](PendingTensor message, std::exception_ptr error) {
-        if (error) return;
-        const auto told = message.take();
-        const auto* line = told.const_data_ptr<double>();
-        note(other, static_cast<int64_t>(line[0]), line[1], line[2] > 0);
-        again();
-      });
-    } else {
-      box = postbox.open(other, call_tag, [this, again](PendingTensor, std::exception_ptr error) {
-        if (error) return;
-        called_ = true;
-        again();
-      });
-    }
-    postbox.expect(box);
+  const auto failed = [this](std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    failure_ = error;
+  };
+  if (world.rank() != 0) {
+    postbox.listen(0, call_tag, [this](const at::Tensor&) { called_ = true; }, failed);
+    return;
+  }
+  for (int other = 1; other < world.size(); ++other) {
+    const auto take = [this, other](const at::Tensor& line) {
+      const auto* values = line.const_data_ptr<double>();
+      note(other, static_cast<int64_t>(values[0]), values[1], values[2] > 0);
+    };
+    postbox.listen(other, line_tag, take, failed);
   }
 }
 
@@ -54,6 +47,10 @@ void Desk::open(int64_t job_step, int64_t own_steps) {
 }
 
 void Desk::tell(int64_t own_steps, double loss, bool wants_stop) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+  }
   if (world_.rank() == 0) return note(0, own_steps, loss, wants_stop);
   const auto told = at::empty({3}, at::kDouble);
   auto* values = told.mutable_data_ptr<double>();

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -22,7 +23,7 @@ class Desk {
 
   // All ranks have come, the job has done so many steps, and the ranks as many each as they say from now on.
   void open(int64_t job_step, int64_t own_steps);
-  // After a step of this rank.
+  // After a step of this rank; throws where others can be heard no more.
   void tell(int64_t own_steps, double loss, bool wants_stop);
   // Whether there is a meeting to come to.
   bool called() const { return called_.load(); }
@@ -44,12 +45,12 @@ class Desk {
   World& world_;
   Postbox& postbox_;
   const std::function<bool(int64_t, int64_t)> due_;
-  std::vector<Postbox::Box> boxes_;
   std::atomic<bool> called_{false};
   mutable std::mutex mutex_;
   std::vector<Line> lines_;  // by rank, on rank 0
   int64_t opened_at_ = 0;    // the job's step at the last meeting
   bool calling_ = false;
+  std::exception_ptr failure_;
 };
 
 }  // namespace trireme

@@ -30,16 +30,10 @@ class EagerSync final : public LooseSync {
         rounds_(replica_, slots_, total_count, "eager gradients"),
         given_(at::zeros({total_count}, at::kDouble)) {
     for (const auto& bucket : buckets()) pending_.push_back(at::zeros_like(bucket.gradients));
-    boxes_.resize(static_cast<size_t>(ranks()));
     for (int other = 0; other < ranks(); ++other) {
       if (other == rank()) continue;
-      auto& box = boxes_[static_cast<size_t>(other)];
-      box = replica_.postbox->open(other, begin_tag, [this, other](PendingTensor message, std::exception_ptr error) {
-        if (error) return;  // the executor hears of it by the communicator
-        join(message.take().item<int64_t>());
-        replica_.postbox->expect(boxes_[static_cast<size_t>(other)]);
-      });
-      replica_.postbox->expect(box);
+      const auto take = [this](const at::Tensor& round) { join(round.item<int64_t>()); };
+      replica_.postbox->listen(other, begin_tag, take, [this](std::exception_ptr error) { rounds_.fail(error); });
     }
   }
 
@@ -165,7 +159,6 @@ class EagerSync final : public LooseSync {
   const int64_t every_, slots_;
   SumRounds rounds_;
   double batches_ = 0;
-  std::vector<Postbox::Box> boxes_;
   std::mutex mutex_;  // guards what follows: the message thread gives too
   std::vector<at::Tensor> pending_;
   at::Tensor given_;

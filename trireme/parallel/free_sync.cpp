@@ -26,7 +26,10 @@ void FreeSync::begin() {
   desk_.open(job_step_, own_steps());
 }
 
-int64_t FreeSync::job_step() const { return std::min(desk_.job_step(), replica_.config.train.steps); }
+// Where all ranks stand together they go by what they agreed on, though others may have told of their next steps since.
+int64_t FreeSync::job_step() const {
+  return together_ ? job_step_ : std::min(desk_.job_step(), replica_.config.train.steps);
+}
 
 void FreeSync::told(const OwnStep& step) {
   count_own(step);

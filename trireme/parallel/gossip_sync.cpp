@@ -24,16 +24,14 @@ class GossipSync final : public FreeSync {
     for (const auto& bucket : buckets()) elements_ += bucket.elements;
     arrived_ = at::zeros({elements_}, master_type(replica.config.train.precision));
     sent_.resize(static_cast<size_t>(ranks()));
-    boxes_.resize(static_cast<size_t>(ranks()));
     for (int other = 0; other < ranks(); ++other) {
       if (other == rank()) continue;
-      auto& box = boxes_[static_cast<size_t>(other)];
-      box = replica_.postbox->open(other, gossip_tag, [this, other](PendingTensor message, std::exception_ptr error) {
-        if (error) return;
-        collect(message.take());
-        replica_.postbox->expect(boxes_[static_cast<size_t>(other)]);
-      });
-      replica_.postbox->expect(box);
+      const auto failed = [this](std::exception_ptr error) {
+        std::lock_guard lock(mutex_);
+        failure_ = error;
+        changed_.notify_all();
+      };
+      replica_.postbox->listen(other, gossip_tag, [this](const at::Tensor& message) { collect(message); }, failed);
     }
   }
 
@@ -83,7 +81,8 @@ class GossipSync final : public FreeSync {
     const int64_t awaited = taken.sum().item<int64_t>();
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return received_ == awaited; });
+      changed_.wait(lock, [&] { return failure_ || received_ == awaited; });
+      if (failure_) std::rethrow_exception(failure_);
     }
     take_in();
   }
@@ -137,13 +136,13 @@ class GossipSync final : public FreeSync {
 
   int64_t elements_ = 0;
   at::Tensor weight_;
-  std::vector<Postbox::Box> boxes_;
   std::vector<int64_t> sent_;  // messages to each rank
   std::mutex mutex_;           // guards what follows
   std::condition_variable changed_;
   at::Tensor arrived_;  // parameters times their weights, on the host
   double arrived_weight_ = 0;
   int64_t received_ = 0;
+  std::exception_ptr failure_;
 };
 
 }  // namespace

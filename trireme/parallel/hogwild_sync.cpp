@@ -29,7 +29,11 @@ class HogwildSync final : public FreeSync {
     step_alone(step, replica_.share);
   }
 
-  void with_agreed(bool, const std::function<void()>& use) override { use(); }
+  void with_agreed(bool, const std::function<void()>& use) override {
+    use();
+    // Nobody changes the one copy while another rank still reads it.
+    communicator().now([&] { return communicator().barrier("the store was read"); });
+  }
 
  private:
   // All ranks' buckets become views of the first one's. Views by address, because torch forbids that what is kept for a

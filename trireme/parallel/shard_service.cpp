@@ -34,32 +34,24 @@ ShardService::ShardService(Replica& replica, Serve serve, Leave leave)
     drafts_.push_back(ShardMessage::like(bucket.master));
   }
   answers_.resize(buckets.size());
-  open_boxes();
+  listen();
 }
 
-void ShardService::open_boxes() {
-  auto& postbox = *replica_.postbox;
-  const auto fail = [this](std::exception_ptr error) { tell(error); };
-  const auto open = [&postbox, fail](int from, MessageTag tag, std::function<void(ShardMessage)> take) {
-    const auto box = std::make_shared<Postbox::Box>();
-    *box = postbox.open(from, tag, [&postbox, box, take, fail](PendingTensor message, std::exception_ptr error) {
-      if (error) return fail(error);
-      take({message.take()});
-      postbox.expect(*box);
-    });
-    postbox.expect(*box);
+void ShardService::listen() {
+  const auto listen = [this](int from, MessageTag tag, Postbox::Take take) {
+    replica_.postbox->listen(from, tag, std::move(take), [this](std::exception_ptr error) { fail(error); });
   };
   for (size_t b = 0; b < servers_.size(); ++b) {
     for (int other = 0; serves(b) && other < ranks_; ++other) {
       if (other == rank_) continue;
-      open(other, tag(say_kind, b), [this, b, other](ShardMessage said) { serve(b, other, std::move(said)); });
+      listen(other, tag(say_kind, b), [this, b, other](at::Tensor said) { serve(b, other, {std::move(said)}); });
     }
     if (!serves(b))
-      open(servers_[b], tag(answer_kind, b), [this, b](ShardMessage said) { take_answer(b, std::move(said)); });
+      listen(servers_[b], tag(answer_kind, b), [this, b](at::Tensor answer) { take_answer(b, {std::move(answer)}); });
   }
   for (int other = 0; other < ranks_; ++other) {
     if (other == rank_) continue;
-    open(other, tag(leave_kind, 0), [this, other](const ShardMessage&) {
+    listen(other, tag(leave_kind, 0), [this, other](const at::Tensor&) {
       std::lock_guard lock(serving_);
       leave_(other);
     });
@@ -72,12 +64,16 @@ void ShardService::serve(size_t bucket, int from, ShardMessage said) {
 }
 
 void ShardService::say(const Communicator::Done& answered) {
+  std::exception_ptr failure;
   {
     std::lock_guard lock(mutex_);
-    missing_ = drafts_.size();
-    answered_ = answered;
+    failure = failure_;
+    if (!failure) {
+      missing_ = drafts_.size();
+      answered_ = answered;
+    }
   }
-  if (drafts_.empty()) return answered(nullptr);
+  if (failure || drafts_.empty()) return answered(failure);
   // Others' first: their servers work while this one does.
   for (size_t b = 0; b < drafts_.size(); ++b) {
     if (!serves(b)) replica_.postbox->send(servers_[b], tag(say_kind, b), drafts_[b].bytes);
@@ -93,18 +89,20 @@ void ShardService::answer(size_t bucket, int to, const ShardMessage& answer) {
 }
 
 void ShardService::take_answer(size_t bucket, ShardMessage answer) {
-  {
-    std::lock_guard lock(mutex_);
-    answers_[bucket] = std::move(answer);
-    if (--missing_ > 0) return;
-  }
-  tell(nullptr);
-}
-
-void ShardService::tell(std::exception_ptr error) {
   Communicator::Done call;
   {
     std::lock_guard lock(mutex_);
+    answers_[bucket] = std::move(answer);
+    if (--missing_ == 0) std::swap(call, answered_);
+  }
+  if (call) call(nullptr);
+}
+
+void ShardService::fail(std::exception_ptr error) {
+  Communicator::Done call;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
     std::swap(call, answered_);
   }
   if (call) call(error);

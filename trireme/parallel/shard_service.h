@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -58,8 +59,8 @@ class ShardService {
  private:
   void serve(size_t bucket, int from, ShardMessage said);
   void take_answer(size_t bucket, ShardMessage answer);
-  void tell(std::exception_ptr error);  // whoever waits for the answers
-  void open_boxes();
+  void fail(std::exception_ptr error);  // there will be no answers any more
+  void listen();
 
   Replica& replica_;
   const int rank_, ranks_;
@@ -71,6 +72,7 @@ class ShardService {
   std::mutex mutex_;    // guards what follows
   size_t missing_ = 0;
   Communicator::Done answered_;
+  std::exception_ptr failure_;
 };
 
 }  // namespace trireme

@@ -33,24 +33,36 @@ bool SumRounds::done(int64_t round) const {
 }
 
 void SumRounds::when_done(int64_t round, Communicator::Done call) {
+  std::exception_ptr failure;
   {
     std::lock_guard lock(mutex_);
-    if (round > done_ && !failure_) {
+    failure = failure_;
+    if (round > done_ && !failure) {
       awaited_ = round;
       waiting_ = std::move(call);
       return;
     }
   }
-  call(failure_);
+  call(failure);
 }
 
 void SumRounds::ended(int64_t round, std::exception_ptr error) {
+  if (error) return fail(error);
   Communicator::Done call;
   {
     std::lock_guard lock(mutex_);
-    if (error) failure_ = error;
     done_ = round;
-    if (waiting_ && (awaited_ <= done_ || failure_)) std::swap(call, waiting_);
+    if (awaited_ <= done_) std::swap(call, waiting_);
+  }
+  if (call) call(nullptr);
+}
+
+void SumRounds::fail(std::exception_ptr error) {
+  Communicator::Done call;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+    std::swap(call, waiting_);
   }
   if (call) call(error);
 }

@@ -410,7 +410,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
       const bool alike = error.kind() == Error::Kind::refused && world.rank() != 0;
       for (int tries = 0; alike && tries < 100 && !world.board()->faulted(); ++tries) usleep(10'000);
       world.board()->slot(world.local_rank()).state.store(RankState::failed);
-      if (world.board()->claim_fault(world.rank(), error.exit_status(), error.what())) log::error("{}", error.what());
+      world.announce(std::current_exception());
       writer.reset();
       _exit(error.exit_status());  // peers may be waiting in a collective that nobody will end
     }

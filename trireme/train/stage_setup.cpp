@@ -133,6 +133,7 @@ void StageTrainer::make_flights(const Chunk& chunk, std::vector<Flight>& flights
 void StageTrainer::join_groups() {
   auto& communicator = world_.communicator();
   carriers_.communicator = &communicator;
+  carriers_.world = &world_;
   const int stage = stage_number();
   const bool compresses = codec_.kind != CodecKind::none && !is_loose(config_.sync.kind);
   if (compresses) sum_groups_.stage = communicator.split(stage);

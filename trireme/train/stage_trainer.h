@@ -169,11 +169,14 @@ class StageTrainer {
   struct Carriers final : Helper {
     Communicator* communicator = nullptr;
     Postbox* postbox = nullptr;
+    World* world = nullptr;
     bool help(bool may_be_kept) override {
       return (postbox && postbox->help(may_be_kept)) || communicator->help(may_be_kept);
     }
-    void cancel() override {
-      if (postbox) postbox->cancel();
+    // Peers may be waiting for this rank, and it for them: they hear of the error before anybody waits any more.
+    void cancel(const std::exception_ptr& error) override {
+      world->announce(error);
+      if (postbox) postbox->cancel(error);
     }
   };
 
