@@ -343,8 +343,30 @@ TEST(Flow, PredictionsNeedAsMuchMemoryAsTheMasters) {
   }
 }
 
-// From the midst of the run, with microbatches in flight: the same bytes as if nothing had happened. Weights, versions
-// of them and inputs on their way are all that a checkpoint needs.
+// Runs a job whole, and again from two of its checkpoints with microbatches in flight: all end with the same bytes.
+std::filesystem::path expect_exact_resume(RunConfig& config, int ranks) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "flow-resume";
+  std::filesystem::remove_all(folder);
+  config.run_dir = folder.string();
+  config.checkpoint = {.every = 4, .keep = 9};
+  run_whole(config, {}, ranks);
+  const auto last = folder / "checkpoints/step-10";
+  const auto expected = bytes_of(last);
+  EXPECT_FALSE(expected.empty());
+  for (const int64_t step : {4, 8}) {
+    RunOptions options;
+    options.resume = true;
+    options.resume_from = folder / fmt::format("checkpoints/step-{}", step);
+    // The run from step 4 wrote that of step 8 anew.
+    EXPECT_TRUE(std::filesystem::exists(options.resume_from));
+    const auto result = run_whole(config, options, ranks);
+    EXPECT_EQ(result.steps, 10);
+    EXPECT_EQ(bytes_of(last), expected) << "from step " << step;
+  }
+  return folder;
+}
+
+// Weights, versions of them and inputs on their way are all that a checkpoint needs.
 TEST(Flow, ResumesExactly) {
   for (const auto& c :
        {Case{"gpt", pipedream, {1, 1, 1, 1}, 2}, Case{"gpt", pipedream, {1, 1, 1}, 1, true},
@@ -353,27 +375,8 @@ TEST(Flow, ResumesExactly) {
         Case{"gpt", two, {1, 1, 1}, 1, false, 0, 0, true}}) {
     SCOPED_TRACE(testing::PrintToString(c));
     auto config = configuration(c);
-    const auto folder = std::filesystem::path(testing::TempDir()) / "flow-resume";
-    std::filesystem::remove_all(folder);
-    config.run_dir = folder.string();
-    config.checkpoint = {.every = 4, .keep = 9};
     const int ranks = ranks_of(c.replicas);
-    run_whole(config, {}, ranks);
-    const auto last = folder / "checkpoints/step-10";
-    const auto expected = bytes_of(last);
-    ASSERT_FALSE(expected.empty());
-    for (const int64_t step : {4, 8}) {
-      RunOptions options;
-      options.resume = true;
-      options.resume_from = folder / fmt::format("checkpoints/step-{}", step);
-      if (step == 8) {
-        // The run from step 4 wrote it anew.
-        ASSERT_TRUE(std::filesystem::exists(options.resume_from));
-      }
-      const auto result = run_whole(config, options, ranks);
-      EXPECT_EQ(result.steps, 10);
-      EXPECT_EQ(bytes_of(last), expected) << "from step " << step;
-    }
+    const auto folder = expect_exact_resume(config, ranks);
     // With or without predictions, unlike before, there is nothing in flight that would fit, and in another layout
     // neither: it goes on all the same.
     RunOptions options;
@@ -385,6 +388,17 @@ TEST(Flow, ResumesExactly) {
     config.parallel.replicas = {1, 1};
     config.parallel.pipe = 2;
     EXPECT_EQ(run_whole(config, options, 2).steps, 12);
+  }
+}
+
+// A checkpoint also keeps what codecs have left out, between replicas and of what stages share.
+TEST(Flow, ResumesExactlyInFewerBytes) {
+  for (const auto& c : {Case{"mlp", pipedream, {2, 1}, 1}, Case{"gpt", two, {1, 1, 1}, 1, false, 0, 0, true}}) {
+    SCOPED_TRACE(testing::PrintToString(c));
+    auto config = configuration(c);
+    config.train.precision = Precision::fp32;
+    config.sync.codec = {.kind = CodecKind::int4, .rounding = Rounding::stochastic};
+    expect_exact_resume(config, ranks_of(c.replicas));
   }
 }
 

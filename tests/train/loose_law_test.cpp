@@ -182,6 +182,25 @@ TEST(Loose, EveryKindEvaluatesAndSavesWhatIsAgreed) {
   }
 }
 
+// Runs a job whole, and again from its checkpoint of step 10: both must end with the same numbers.
+void expect_exact_resume(const RunConfig& configured, int ranks) {
+  const TemporaryFolder folder;
+  auto config = configured;
+  config.run_dir = (folder / "whole").string();
+  config.checkpoint.every = 10;  // in the middle of a round
+  config.checkpoint.keep = 10;
+  const auto whole = run_whole(config, {}, ranks);
+  std::filesystem::copy(folder / "whole", folder / "again", std::filesystem::copy_options::recursive);
+  for (const char* later : {"step-20", "step-24"}) std::filesystem::remove_all(folder / "again/checkpoints" / later);
+  config.run_dir = (folder / "again").string();
+  RunOptions options;
+  options.resume = true;
+  options.resume_from = folder / "again";
+  const auto again = run_whole(config, options, ranks);
+  EXPECT_EQ(again.loss, whole.loss);
+  EXPECT_EQ(*again.eval_loss, *whole.eval_loss);
+}
+
 // Kinds whose steps depend on nothing but the steps before.
 TEST(Loose, AnInterruptedRunGoesOnExactly) {
   const Case cases[] = {every_kind[2],
@@ -192,22 +211,34 @@ TEST(Loose, AnInterruptedRunGoesOnExactly) {
     const auto& [name, sync] = cases[i % std::size(cases)];
     const int stages = i < std::size(cases) ? 1 : 2, ranks = stages == 1 ? 3 : 4;
     SCOPED_TRACE(fmt::format("{}, {} stage(s)", name, stages));
-    const TemporaryFolder folder;
-    auto config = run_config(sync, folder / "whole");
+    auto config = run_config(sync, "");
     config.parallel.pipe = stages;
-    config.checkpoint.every = 10;  // in the middle of a round
-    config.checkpoint.keep = 10;
-    const auto whole = run_whole(config, {}, ranks);
-    // The same run from its checkpoint of step 10.
-    std::filesystem::copy(folder / "whole", folder / "again", std::filesystem::copy_options::recursive);
-    for (const char* later : {"step-20", "step-24"}) std::filesystem::remove_all(folder / "again/checkpoints" / later);
-    config.run_dir = (folder / "again").string();
-    RunOptions options;
-    options.resume = true;
-    options.resume_from = folder / "again";
-    const auto again = run_whole(config, options, ranks);
-    EXPECT_EQ(again.loss, whole.loss);
-    EXPECT_EQ(*again.eval_loss, *whole.eval_loss);
+    expect_exact_resume(config, ranks);
+  }
+}
+
+// What codecs leave out, and what chance rounds, is the same in a resumed run.
+TEST(Codecs, AnInterruptedRunGoesOnExactly) {
+  const Case kinds[] = {{"allreduce", with(SyncKind::allreduce, [](auto&) {})},
+                        {"stale", with(SyncKind::stale, [](auto& sync) { sync.staleness = 0; })},
+                        every_kind[2],
+                        every_kind[3]};
+  const CodecKind codecs[] = {CodecKind::int8,  CodecKind::int4,      CodecKind::fp16,     CodecKind::bf16, CodecKind::sign,
+                              CodecKind::top_k, CodecKind::threshold, CodecKind::low_rank, CodecKind::bound};
+  for (const auto codec : codecs) {
+    const bool rounds = codec == CodecKind::int8 || codec == CodecKind::int4;
+    for (const auto rounding : {Rounding::nearest, Rounding::stochastic}) {
+      if (rounding == Rounding::stochastic && !rounds) continue;
+      for (const auto& [name, sync] : kinds) {
+        SCOPED_TRACE(fmt::format("codec {}, rounding {}, {}", static_cast<int>(codec), static_cast<int>(rounding), name));
+        auto config = run_config(sync, "");
+        config.train.precision = Precision::fp32;
+        config.sync.codec.kind = codec;
+        config.sync.codec.rounding = rounding;
+        config.sync.codec.keep = 0.1;
+        expect_exact_resume(config, 2);
+      }
+    }
   }
 }
 

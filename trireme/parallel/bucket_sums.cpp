@@ -36,8 +36,7 @@ BucketSums::BucketSums(const CodecConfig& codec, uint64_t seed, const ParameterS
       noise_(Key{seed}.with("codec").with(static_cast<uint64_t>(communicator.rank()))),
       communicator_(communicator),
       recorder_(recorder),
-      groups_(std::move(groups)),
-      counts_(store.buckets().size()) {
+      groups_(std::move(groups)) {
   if (!compresses()) return;
   for (size_t b = 0; b < groups_.size(); ++b) {
     const auto& bucket = store.buckets()[b];
@@ -48,20 +47,22 @@ BucketSums::BucketSums(const CodecConfig& codec, uint64_t seed, const ParameterS
   }
 }
 
-void BucketSums::start(size_t bucket, const at::Tensor& tensor, const char* name, Communicator::Done done) {
+void BucketSums::start(size_t bucket, const at::Tensor& tensor, int64_t number, const char* name,
+                       Communicator::Done done) {
   if (!compresses()) {
     communicator_.all_reduce(tensor, ReduceOp::sum, name, std::move(done), groups_[bucket]);
     return;
   }
   communicator_.sum_across(
-      tensor, [this, bucket](const Courier& courier, const at::Tensor& share) { sum(bucket, courier, share); }, name,
-      std::move(done), groups_[bucket]);
+      tensor,
+      [this, bucket, number](const Courier& courier, const at::Tensor& share) { sum(bucket, number, courier, share); },
+      name, std::move(done), groups_[bucket]);
 }
 
 // On the thread that communicates; one sum at a time.
-void BucketSums::sum(size_t bucket, const Courier& courier, const at::Tensor& share) {
+void BucketSums::sum(size_t bucket, int64_t number, const Courier& courier, const at::Tensor& share) {
   SumTraffic traffic;
-  const Key noise = noise_.with(bucket).with(counts_[bucket]++);
+  const Key noise = noise_.with(bucket).with(static_cast<uint64_t>(number));
   sums_[bucket]->sum(courier, share, noise, traffic);
   recorder_.sent(traffic.sent_bytes);
   std::lock_guard lock(mutex_);

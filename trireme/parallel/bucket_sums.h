@@ -25,8 +25,9 @@ class BucketSums {
   BucketSums(const CodecConfig& codec, uint64_t seed, const ParameterStore& store, Communicator& communicator,
              Recorder& recorder, std::vector<Group> groups);
 
-  // Sums a tensor that is laid out like the bucket, in place. The same buckets in the same order on all ranks.
-  void start(size_t bucket, const at::Tensor& tensor, const char* name, Communicator::Done done);
+  // Sums a tensor that is laid out like the bucket, in place. The same buckets in the same order on all ranks. `number`
+  // is that of the step or round: random rounding is a function of it, so that a resumed run draws the same.
+  void start(size_t bucket, const at::Tensor& tensor, int64_t number, const char* name, Communicator::Done done);
 
   bool compresses() const { return codec_.kind != CodecKind::none; }
   // What sums have cost since the last call.
@@ -37,7 +38,7 @@ class BucketSums {
   std::map<std::string, at::Tensor> own_state() const;
 
  private:
-  void sum(size_t bucket, const Courier& courier, const at::Tensor& share);
+  void sum(size_t bucket, int64_t number, const Courier& courier, const at::Tensor& share);
 
   const CodecConfig codec_;
   const Key noise_;
@@ -45,7 +46,6 @@ class BucketSums {
   Recorder& recorder_;
   const std::vector<Group> groups_;                   // by bucket
   std::vector<std::unique_ptr<CompressedSum>> sums_;  // by bucket; none where this rank carries nothing
-  std::vector<uint64_t> counts_;                      // by bucket: sums so far
   std::mutex mutex_;
   SumTraffic traffic_;
 };

@@ -85,7 +85,7 @@ GradientSync::Sends GradientSync::add_tasks(Graph& graph) {
       if (kind_ == SyncKind::root) {
         communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);
       } else if (sums_) {
-        sums_->start(b, bucket.gradients, "reduce bucket", done);
+        sums_->start(b, bucket.gradients, number_, "reduce bucket", done);
       } else {
         communicator_.all_reduce(bucket.gradients, ReduceOp::sum, "reduce bucket", done, group);
       }
@@ -95,8 +95,9 @@ GradientSync::Sends GradientSync::add_tasks(Graph& graph) {
   return tasks;
 }
 
-void GradientSync::begin_step(int64_t passes, const Sends& sends) {
+void GradientSync::begin_step(int64_t number, int64_t passes, const Sends& sends) {
   next_ = 0;
+  number_ = number;
   tasks_ = sends;
   missing_ = expected_;
   for (auto& missing : missing_) missing *= passes;

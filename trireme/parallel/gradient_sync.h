@@ -47,8 +47,8 @@ class GradientSync {
   Sends add_tasks(Graph& graph);
 
   // Before the first backward pass of a step of so many: a bucket is sent, by these tasks, when all of them have
-  // written it. Without tasks nothing is sent (loose_sync).
-  void begin_step(int64_t passes, const Sends& sends);
+  // written it. Without tasks nothing is sent (loose_sync). The step's number is that of its sums (BucketSums).
+  void begin_step(int64_t number, int64_t passes, const Sends& sends);
   // From now on what stages share is not summed here.
   void leave_ties() { leaves_ties_ = true; }
   // Until then nothing is sent: backward passes before the last one of a step whose number nobody knows yet.
@@ -93,7 +93,8 @@ class GradientSync {
   Communicator& communicator_;
   const Groups groups_;
   Executor& executor_;
-  Sends tasks_;                    // of the step that runs
+  int64_t number_ = 0;             // of the step that runs
+  Sends tasks_;                    // of the same
   std::vector<int64_t> expected_;  // writes of one microbatch, by bucket
   std::vector<int64_t> missing_;   // in this step
   size_t next_ = 0;                // buckets leave in order: this one is next

@@ -31,8 +31,8 @@ class LocalSync final : public LooseSync {
     LooseSync::begin();
     if (fresh) remember_place();
     rounds_.restart(round() + 1);
-    // An average that was on its way when the run was saved is made again.
-    if (!overlap_ || round() == 0) return;
+    // An average that was on its way when the run was saved is made again, unless it was saved too.
+    if (!overlap_ || round() == 0 || saves_averages()) return;
     rounds_.restart(round());
     send(round());
   }
@@ -71,6 +71,7 @@ class LocalSync final : public LooseSync {
   BucketSums* sums() override { return &rounds_.sums(); }
 
   OwnState own_state() override {
+    if (saves_averages()) rounds_.wait(sent_);
     auto state = LooseSync::own_state();
     add_own_parameters(state);
     state.merge(rounds_.sums().own_state());
@@ -78,9 +79,13 @@ class LocalSync final : public LooseSync {
     for (size_t b = 0; b < momenta_.size(); ++b) {
       state[fmt::format("bucket-{}.begun_at", b)] = begun_at_[b];
       state[fmt::format("bucket-{}.outer_momentum", b)] = momenta_[b];
-      for (size_t which = 0; overlap_ && which < 2; ++which)
-        state[fmt::format("bucket-{}.moved-{}", b, which)] = moved_[which][b];
+      for (int64_t which = 0; overlap_ && which < 2; ++which) {
+        state[fmt::format("bucket-{}.moved-{}", b, which)] = moved_in(which)[b];
+        if (saves_averages()) state[fmt::format("bucket-{}.average-{}", b, which)] = rounds_.slot(which).tensors[b];
+      }
     }
+    for (int64_t which = 0; saves_averages() && which < 2; ++which)
+      state[fmt::format("totals-{}", which)] = rounds_.slot(which).totals;
     return state;
   }
 
@@ -88,6 +93,8 @@ class LocalSync final : public LooseSync {
   enum Total { total_loss, total_stop, total_count };
 
   int64_t round() const { return ended_.item<int64_t>(); }  // that ended last on this rank
+  // Making an average again would add to what a codec left out what it has left out already.
+  bool saves_averages() { return overlap_ && rounds_.sums().compresses(); }
   std::vector<at::Tensor>& moved_in(int64_t round) { return moved_[static_cast<size_t>(round) % 2]; }
   bool last() const { return own_steps() == replica_.config.train.steps; }
   bool ends_round() const { return own_steps() % replica_.config.sync.every == 0 || last(); }
@@ -106,6 +113,7 @@ class LocalSync final : public LooseSync {
     auto* totals = slot.totals.mutable_data_ptr<double>();
     totals[total_loss] = own_loss_;
     totals[total_stop] = wants_stop_ ? 1 : 0;
+    sent_ = round;
     rounds_.start(round);
   }
 
@@ -136,6 +144,7 @@ class LocalSync final : public LooseSync {
   at::Tensor ended_;
   std::vector<at::Tensor> begun_at_, momenta_;
   std::vector<at::Tensor> moved_[2];  // by this rank, in the last two rounds
+  int64_t sent_ = 0;  // the last round whose average this rank has asked for
   bool wants_stop_ = false;
   double own_loss_ = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <future>
+
 namespace trireme {
 
 SumRounds::SumRounds(Replica& replica, int64_t slots, int64_t totals, const char* name)
@@ -22,7 +24,7 @@ SumRounds::SumRounds(Replica& replica, int64_t slots, int64_t totals, const char
 void SumRounds::start(int64_t round) {
   auto& slot = this->slot(round);
   // A round is done with its last call; what goes wrong before makes the later calls fail as well.
-  for (size_t b = 0; b < slot.tensors.size(); ++b) sums_.start(b, slot.tensors[b], name_, {});
+  for (size_t b = 0; b < slot.tensors.size(); ++b) sums_.start(b, slot.tensors[b], round, name_, {});
   communicator_.all_reduce(
       slot.totals, ReduceOp::sum, name_, [this, round](std::exception_ptr error) { ended(round, error); }, holders_);
 }
@@ -44,6 +46,12 @@ void SumRounds::when_done(int64_t round, Communicator::Done call) {
     }
   }
   call(failure);
+}
+
+void SumRounds::wait(int64_t round) {
+  std::promise<void> ended;
+  when_done(round, [&ended](std::exception_ptr error) { error ? ended.set_exception(error) : ended.set_value(); });
+  ended.get_future().get();
 }
 
 void SumRounds::ended(int64_t round, std::exception_ptr error) {

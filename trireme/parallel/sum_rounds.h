@@ -33,6 +33,8 @@ class SumRounds {
   bool done(int64_t round) const;
   // Calls once, when the round is done, maybe at once; rounds below the first are. One caller at a time.
   void when_done(int64_t round, Communicator::Done call);
+  // Returns when the round is done.
+  void wait(int64_t round);
   // No round will be done any more: whoever waits for one gets this error.
   void fail(std::exception_ptr error);
   // The rounds that follow begin with this one.

@@ -205,7 +205,7 @@ void StageTrainer::flow_backward(int64_t k) {
   const bool begins = k == 0 || !flow.plan.changes_once();
   if (begins) {
     store_->begin_step();
-    sync_->begin_step(flow.plan.changes_once() ? flow.plan.per_step() : 1,
+    sync_->begin_step(flow.versions.newest() + 1, flow.plan.changes_once() ? flow.plan.per_step() : 1,
                       flow.running->sends[flow.plan.changes_once() ? 0 : static_cast<size_t>(k)]);
   }
   const size_t slot = slot_of(flow.returned + k);

@@ -216,7 +216,7 @@ void StageTrainer::backward(size_t c, size_t m) {
   if (flow_) {
     flow_->versions.use(flight.version);
   } else if (backwards_++ == 0) {
-    sync_->begin_step(static_cast<int64_t>(pieces_.size()), sends_);
+    sync_->begin_step(own_step_, static_cast<int64_t>(pieces_.size()), sends_);
   }
   if (recomputes()) compute_again(chunk, flight);
   GradientSync::begin_pass(chunk.parameters);

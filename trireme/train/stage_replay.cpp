@@ -31,6 +31,7 @@ OwnState StageTrainer::flow_state() {
     for (size_t i = 0; i < flight.inputs.size(); ++i)
       state[fmt::format("flight.{}.input.{}", n, i)] = flight.inputs[i].detach();
   }
+  if (sums_) state.merge(sums_->own_state());
   return state;
 }
 
@@ -59,6 +60,10 @@ bool StageTrainer::go_on(const OwnState& state) {
     }
   }
   flow.versions.restore(newest, std::move(older));
+  if (sums_) {
+    c10::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : sums_->own_state()) tensor.copy_(state.at(name));
+  }
   flow.forwarded = flow.next = state.at("flow.forwarded").item<int64_t>();
   flow.total_then = state.at("flow.total").item<int64_t>();
   flow.replays = flow.forwarded > flow.returned;
@@ -90,6 +95,10 @@ bool StageTrainer::fits_flow(const OwnState& state) const {
   };
   const int64_t newest = state.at("flow.newest").item<int64_t>();
   if (holds(newest) != flow.versions.predicts()) return false;
+  for (const auto& [name, tensor] : sums_ ? sums_->own_state() : OwnState{}) {
+    const auto found = state.find(name);
+    if (found == state.end() || found->second.sizes() != tensor.sizes()) return false;
+  }
   for (int64_t n = flow.returned; n < forwarded; ++n) {
     const auto seen = state.find(fmt::format("flight.{}.version", n));
     if (seen == state.end()) return false;

@@ -47,7 +47,7 @@ TaskId StageTrainer::add_ties(Graph& graph) {
     auto task = std::make_shared<TaskId>();
     const auto sum = [this, task, b = b, gradients = gradients] {
       const auto done = [this, task](std::exception_ptr error) { executor_.complete(*task, error); };
-      if (sums_) return sums_->start(b, gradients, "reduce tie", done);
+      if (sums_) return sums_->start(b, gradients, flow_->ties.step, "reduce tie", done);
       const Group group = groups_.of(store_->buckets()[b]);
       world_.communicator().all_reduce(gradients, ReduceOp::sum, "reduce tie", done, group);
     };
