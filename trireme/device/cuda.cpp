@@ -38,6 +38,13 @@ std::string describe(at::Device device) {
   return fmt::format("{}, {}", properties->name, human_bytes(static_cast<double>(properties->totalGlobalMem)));
 }
 
+std::vector<int64_t> card_bytes() {
+  std::vector<int64_t> all;
+  for (c10::DeviceIndex card = 0; card < c10::cuda::device_count(); ++card)
+    all.push_back(static_cast<int64_t>(at::cuda::getDeviceProperties(card)->totalGlobalMem));
+  return all;
+}
+
 bool cuda_available() { return c10::cuda::device_count() > 0; }
 bool shares_card(at::Device device, int local_ranks) {
   return device.is_cuda() && local_ranks > c10::cuda::device_count();

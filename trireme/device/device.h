@@ -6,6 +6,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace trireme {
 
@@ -14,6 +15,9 @@ at::Device choose_device(bool cuda, int local_rank);
 
 // "NVIDIA H200, 143.2 GB" or "CPU".
 std::string describe(at::Device device);
+
+// The whole memory of each of this host's cards. No card is touched.
+std::vector<int64_t> card_bytes();
 
 bool cuda_available();
 

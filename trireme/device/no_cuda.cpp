@@ -17,6 +17,7 @@ at::Device choose_device(bool cuda, int) {
 }
 
 std::string describe(at::Device) { return "CPU"; }
+std::vector<int64_t> card_bytes() { return {}; }
 bool cuda_available() { return false; }
 bool shares_card(at::Device, int) { return false; }
 

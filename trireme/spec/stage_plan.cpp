@@ -158,4 +158,29 @@ void check_memory(const RunConfig& config, const std::vector<StagePlan>& stages)
   }
 }
 
+void check_fits(const RunConfig& config, const std::vector<StagePlan>& stages, const Mesh& mesh, const MemoryPool& pool,
+                int64_t sample_bytes) {
+  double values = 0, gradients = 0, optimizer = 0;
+  for (const int rank : pool.ranks) {
+    const auto& stage = stages[static_cast<size_t>(mesh.stage_of(rank))];
+    // Under hogwild all ranks share one copy; under root only one replica keeps the state of a parameter.
+    const double copies = config.sync.kind == SyncKind::hogwild ? static_cast<double>(pool.ranks.size()) : 1;
+    const double owners = config.sync.kind == SyncKind::root ? stage.replicas : copies;
+    values += static_cast<double>(stage.parameter_bytes + stage.master_bytes) / copies;
+    gradients += static_cast<double>(stage.gradient_bytes);
+    optimizer += static_cast<double>(stage.optimizer_bytes) / owners;
+  }
+  const double share = static_cast<double>(pool.ranks.size()) / mesh.ranks();
+  const double batch = static_cast<double>(sample_bytes * config.train.batch) * share;
+  const double least = values + gradients + optimizer + batch;
+  if (least <= static_cast<double>(pool.bytes)) return;
+  refuse(
+      "the run needs at least {} of memory on {}, which has {}: parameters {}, gradients {}, optimizer state {}, one "
+      "batch {}, for {} of its {} ranks; make the model smaller, cut it over more {} (parallel.pipe), or keep less "
+      "(train.precision, optimizer.kind)",
+      human_bytes(least), pool.name, human_bytes(static_cast<double>(pool.bytes)), human_bytes(values),
+      human_bytes(gradients), human_bytes(optimizer), human_bytes(batch), pool.ranks.size(), mesh.ranks(),
+      config.train.device == DeviceKind::cuda ? "cards" : "hosts");
+}
+
 }  // namespace trireme

@@ -7,11 +7,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cmath>
+#include <fstream>
+#include <numeric>
 #include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/host_memory.h"
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
@@ -167,6 +171,53 @@ nlohmann::ordered_json RunResult::json() const {
 
 namespace {
 
+// The ranks of this rank's host. Collective.
+std::vector<int> ranks_here(World& world) {
+  std::string boot, host(HOST_NAME_MAX + 1, '\0');
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  gethostname(host.data(), host.size());
+  const auto mine = static_cast<int64_t>(checksum(bytes_of(boot + host + world.board()->path().string())));
+  const auto all = at::empty({world.size()}, at::kLong);
+  auto& communicator = world.communicator();
+  communicator.now([&] { return communicator.all_gather(at::full({1}, mine, at::kLong), all, "compare hosts"); });
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (all[rank].item<int64_t>() == mine) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// The memory of this host, or of each of its cards, with the ranks that share it, of those on this host.
+std::vector<MemoryPool> pools_here(const RunConfig& config, const std::vector<int>& ranks) {
+  if (config.train.device == DeviceKind::cpu) {
+    const auto host = host_memory_limit();
+    return {{host.source, host.bytes, ranks}};
+  }
+  std::vector<MemoryPool> pools;
+  for (const int64_t bytes : card_bytes()) pools.push_back({fmt::format("card {}", pools.size()), bytes, {}});
+  if (pools.empty()) choose_device(true, 0);  // says why there is none
+  for (size_t i = 0; i < ranks.size(); ++i) pools[i % pools.size()].ranks.push_back(ranks[i]);
+  return pools;
+}
+
+// Refuses what surely cannot run where it would: on this host, by these ranks of so many.
+void check_fits_here(const RunConfig& config, const Dataset& data, const std::vector<StagePlan>& stages, int size,
+                     const std::vector<int>& ranks) {
+  const auto mesh = make_mesh(config.parallel, size);
+  const auto pools = pools_here(config, ranks);
+  for (const auto& pool : pools) check_fits(config, stages, mesh, pool, 0);
+  const int64_t sample = 0;
+  const auto one = data.get({&sample, 1});  // which is smaller than the parameters that read it
+  for (const auto& pool : pools)
+    check_fits(config, stages, mesh, pool, static_cast<int64_t>(one.inputs.nbytes() + one.targets.nbytes()));
+}
+
+std::vector<int> first_ranks(int count) {
+  std::vector<int> ranks(static_cast<size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 // Everything about a run that can be known before its first step; refuses what cannot be.
 std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, const LayerTable& table, int ranks) {
   const auto mesh = make_mesh(config.parallel, ranks);
@@ -198,6 +249,7 @@ class Run {
     check_same_everywhere(world_, resolved_, *data_.train);
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
     const auto stages = planned(config_, *data_.train, table_of(config_, *model), world_.size());
+    check_fits_here(config_, *data_.train, stages, world_.size(), ranks_here(world_));
     const auto checkpoint = find_folder();
     StageTrainer trainer(config_, world_, data_, std::move(model));
     if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
@@ -421,7 +473,8 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
 void check_run(const RunConfig& config, int ranks) {
   if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
-  planned(config, *data.train, table_of(config, *build_model(config.model, data.train->vocab())), ranks);
+  const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
+  check_fits_here(config, *data.train, planned(config, *data.train, table, ranks), ranks, first_ranks(ranks));
 }
 
 Analysis analyze(const RunConfig& config) {
@@ -440,6 +493,7 @@ std::string describe_run(const RunConfig& config, int ranks) {
   choose_device(config.train.device == DeviceKind::cuda, 0);
   const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
   const auto stages = planned(config, *data.train, table, ranks);
+  check_fits_here(config, *data.train, stages, ranks, first_ranks(ranks));
   std::string text = table.full();
   text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
                       human_count(static_cast<double>(table.parameters())), human_count(table.flops()),

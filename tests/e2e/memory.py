@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""A run that cannot fit into the machine's memory, or into its cgroup, is refused before anything is allocated."""
+import os
+import pathlib
+import resource
+import subprocess
+
+from harness import TINY, arguments, check, clean_environment, folder, main
+
+HUGE = ["model.kind=gpt", "model.layers=96", "model.width=8192", "model.heads=64", "model.context=1024", "model.vocab=50257",
+        "data.kind=synthetic", "data.samples=8", "train.batch=1", "train.steps=1", "log.tensorboard=false"]  # fmt: skip
+TREE = pathlib.Path("/sys/fs/cgroup")
+
+
+def ask(args, where, *words, group=None):
+    """Exit status, the words, and the largest number of bytes that the command held."""
+
+    def enter():
+        if group:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
+    ran = subprocess.run([args.program, "train", *words, "run_dir=run"], cwd=where, env=clean_environment(), preexec_fn=enter,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)  # fmt: skip
+    return ran.returncode, ran.stdout
+
+
+def refused(args, where, place, *words, group=None):
+    status, said = ask(args, where, *words, group=group)
+    last = said.strip().splitlines()[-1]
+    check(status == 2, f"{words}: status {status}\n{said}")
+    check("the run needs at least" in last and f"of memory on {place}" in last, said)
+    check("frame #" not in said and "backtrace" not in said, said)
+    check(not (where / "run").exists(), "a refused run left a folder")
+
+
+def cgroup():
+    """A new group of 400 MB inside our own, of either version; None where none can be made."""
+    for name, limit in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+        lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
+        own = [path for _, controllers, path in lines if controllers == name]
+        group = TREE / name / (own[0] if own else "/").lstrip("/") / f"trireme-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text("400000000")
+            return group
+        except OSError as error:
+            if group.exists():
+                group.rmdir()
+            print(f"no limit by {limit}: {error}")
+    return None
+
+
+def test():
+    args = arguments(__doc__)
+    with folder() as where:
+        refused(args, where, "this host", *HUGE, "--dry-run")
+        refused(args, where, "this host", *HUGE)
+        refused(args, where, "this host", *HUGE, "--ranks", "2")
+        held = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        check(held < 1e9, f"a refused run held {held / 1e9:.1f} GB")
+        print(f"refused in the launcher and in the rank, holding {held / 1e6:.0f} MB at most")
+        group = cgroup()
+        if group:
+            try:
+                large = [*TINY, "model.width=1024", "model.layers=4", "train.steps=1", "checkpoint.every=0"]
+                refused(args, where, "the cgroup /", *large, "--dry-run", group=group)
+                status, said = ask(args, where, *TINY, "train.steps=1", "--dry-run", group=group)
+                check(status == 0, said)
+                print("refused by a cgroup's limit")
+            finally:
+                group.rmdir()
+
+
+main(test)
