@@ -8,7 +8,7 @@ import subprocess
 from harness import TINY, arguments, check, clean_environment, folder, main
 
 HUGE = ["model.kind=gpt", "model.layers=96", "model.width=8192", "model.heads=64", "model.context=1024", "model.vocab=50257",
-        "data.kind=synthetic", "data.samples=8", "train.batch=1", "train.steps=1", "log.tensorboard=false"]  # fmt: skip
+        "data.kind=synthetic", "data.samples=8", "train.batch=2", "train.steps=1", "log.tensorboard=false"]  # fmt: skip
 TREE = pathlib.Path("/sys/fs/cgroup")
 
 

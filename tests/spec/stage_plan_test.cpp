@@ -63,7 +63,7 @@ TEST_F(FitsTest, TellsWhatIsNeededAndWhatThereIs) {
     check_fits(config_, stages_, mesh_, {"this host", 1000, {0, 1, 2, 3}}, 0);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("needs at least 1.32 kB of memory on this host, which has 1 kB"));
+    EXPECT_THAT(error.what(), HasSubstr("needs at least 1.32 kB of memory on this host, which has 1.00 kB"));
     EXPECT_THAT(error.what(), HasSubstr("parameters 220 B, gradients 220 B, optimizer state 880 B"));
   }
 }

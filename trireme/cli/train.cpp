@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/cli/command.h"
+#include "trireme/comm/core_sharing.h"
 #include "trireme/comm/cores.h"
 #include "trireme/comm/launch.h"
 #include "trireme/comm/world.h"
@@ -61,6 +62,7 @@ Request read(const TrainOptions& options) {
 
 int train_here(const TrainOptions& options, const Surroundings& around) {
   const auto request = read(options);
+  if (request.config.train.device == DeviceKind::cpu) begin_again_with_waiting_environment(command_line());
   const auto finish = [&](const RunResult& result) {
     if (options.json) {
       std::cout << result.json().dump() << std::endl;

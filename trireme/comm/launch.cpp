@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/comm/core_sharing.h"
 #include "trireme/comm/process.h"
 #include "trireme/observe/board.h"
 
@@ -60,7 +61,7 @@ std::vector<std::string> mpirun_command(const LaunchOptions& options, const std:
                                  "3",
                                  "-np",
                                  std::to_string(options.ranks)};
-  for (const char* name : {"TRIREME_BOARD", "TRIREME_TERMINAL", "OMP_NUM_THREADS"}) {
+  for (const char* name : {"TRIREME_BOARD", "TRIREME_TERMINAL", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
     words.push_back("-x");
     words.push_back(name);
   }
@@ -72,6 +73,7 @@ void start_ranks(Job& job, const LaunchOptions& options) {
   const auto program = own_program();
   std::vector<std::pair<std::string, std::string>> extra{{"TRIREME_BOARD", job.board->path().string()},
                                                          {"OMP_NUM_THREADS", std::to_string(options.threads_per_rank)}};
+  for (auto& variable : waiting_environment()) extra.push_back(std::move(variable));
   if (options.mpirun) {
     if (isatty(STDERR_FILENO))
       extra.push_back({"TRIREME_TERMINAL", "1"});

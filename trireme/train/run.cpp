@@ -19,6 +19,7 @@
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
+#include "trireme/comm/core_sharing.h"
 #include "trireme/comm/cores.h"
 #include "trireme/data/image_set.h"
 #include "trireme/data/order.h"
@@ -339,6 +340,7 @@ class Run {
     std::vector<double> seconds;
     RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
     StragglerWatch stragglers(config_, trainer.mesh(), world_);
+    CoreSharing cores;
     int64_t before_ns = monotonic_ns();
     reported_ = together_at_ = trainer.progression().step;
     while (trainer.progression().step < config_.train.steps || !trainer.together()) {
@@ -357,6 +359,7 @@ class Run {
       }
       trainer.check_finite(report);
       stragglers.after(report);
+      cores.after_step();
       trace.after(trainer.progression().step, last);
       if (together) save_if_due(trainer, report.step, last);
       if (reported_ == report.step && done > 0) {
