@@ -30,6 +30,18 @@ std::vector<MatrixPlace> matrices_of(const Bucket& bucket, int64_t begin, int64_
 
 }  // namespace
 
+// Elements of [begin, end), counted from there, that belong to no parameter.
+std::vector<BucketSums::Gap> BucketSums::gaps_of(const Bucket& bucket, int64_t begin, int64_t end) {
+  std::vector<Gap> gaps;
+  for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+    const auto& stored = bucket.parameters[i];
+    const int64_t next = i + 1 < bucket.parameters.size() ? bucket.parameters[i + 1].offset : bucket.elements;
+    const int64_t first = std::max(begin, stored.offset + stored.parameter->value.numel()), last = std::min(end, next);
+    if (first < last) gaps.push_back({first - begin, last - first});
+  }
+  return gaps;
+}
+
 BucketSums::BucketSums(const CodecConfig& codec, uint64_t seed, const ParameterStore& store, Communicator& communicator,
                        Recorder& recorder, std::vector<Group> groups)
     : codec_(codec),
@@ -44,6 +56,7 @@ BucketSums::BucketSums(const CodecConfig& codec, uint64_t seed, const ParameterS
     sums_.push_back(end > begin && communicator.size(groups_[b]) > 1
                         ? make_compressed_sum(codec_, end - begin, matrices_of(bucket, begin, end))
                         : nullptr);
+    gaps_.push_back(gaps_of(bucket, begin, end));
   }
 }
 
@@ -64,6 +77,8 @@ void BucketSums::sum(size_t bucket, int64_t number, const Courier& courier, cons
   SumTraffic traffic;
   const Key noise = noise_.with(bucket).with(static_cast<uint64_t>(number));
   sums_[bucket]->sum(courier, share, noise, traffic);
+  // Codecs of signs make something of nothing. It would be in the gradient's norm, and in the next sum.
+  for (const auto& gap : gaps_[bucket]) share.narrow(0, gap.offset, gap.count).zero_();
   recorder_.sent(traffic.sent_bytes);
   std::lock_guard lock(mutex_);
   traffic_.plain_bytes += traffic.plain_bytes;

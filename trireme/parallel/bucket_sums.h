@@ -38,6 +38,10 @@ class BucketSums {
   std::map<std::string, at::Tensor> own_state() const;
 
  private:
+  struct Gap {
+    int64_t offset, count;
+  };
+  static std::vector<Gap> gaps_of(const Bucket& bucket, int64_t begin, int64_t end);
   void sum(size_t bucket, int64_t number, const Courier& courier, const at::Tensor& share);
 
   const CodecConfig codec_;
@@ -46,6 +50,7 @@ class BucketSums {
   Recorder& recorder_;
   const std::vector<Group> groups_;                   // by bucket
   std::vector<std::unique_ptr<CompressedSum>> sums_;  // by bucket; none where this rank carries nothing
+  std::vector<std::vector<Gap>> gaps_;                // by bucket: in what this rank carries of it
   std::mutex mutex_;
   SumTraffic traffic_;
 };
