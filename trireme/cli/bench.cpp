@@ -75,6 +75,9 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->add_option("--transport", options->transport, "automatic (shared memory inside a host), or mpi")
       ->capture_default_str()
       ->check(CLI::IsMember({"automatic", "mpi"}));
+  comm->add_option("--bind", options->bind, "none: ranks run on any core; core: each is bound to one of its own")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "core"}));
   comm->add_option("--tune,--measure-links", options->tune,
                    "Measure the links instead and keep them in this file; also under mpirun on several hosts (by its "
                    "second name, as mpirun takes --tune for its own)");
@@ -87,7 +90,10 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->callback([options, json, worker, &chosen] {
     chosen = [options, json, worker] {
       if (*worker || !options->tune.empty()) return measure_comm(*options, command_line());
-      run_comm_bench(*options, [&](const BenchLine& line) { print(line, *json); });
+      const auto say = [&](const std::string& text) {
+        if (!*json) std::cout << text << std::endl;
+      };
+      run_comm_bench(*options, [&](const BenchLine& line) { print(line, *json); }, say);
       return 0;
     };
   });
