@@ -103,11 +103,11 @@ void add_codec(CLI::App& command, Action& chosen) {
   auto options = std::make_shared<CodecBenchOptions>();
   auto json = std::make_shared<bool>(false);
   auto* codec = command.add_subcommand(
-      "codec", "Codecs on real gradients, one core beside torch's own operations");
+      "codec", "Codecs on real gradients beside torch's operations, SZ3, zfp and PowerSGD, on one core");
   codec->footer("Example: trireme bench codec --case int8 top_k --mib 16");
   codec->add_option("--case", options->cases, "Some of the codecs (default: all)")
       ->check(CLI::IsMember(CodecBenchOptions::known()));
-  codec->add_option("--device", options->device, "cpu, or cuda: those that work on cards, beside a copy")
+  codec->add_option("--device", options->device, "cpu, or cuda: those that work on cards")
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
   codec->add_option("--repeats", options->repeats, "Alternating runs of each side")
@@ -116,6 +116,8 @@ void add_codec(CLI::App& command, Action& chosen) {
   codec->add_option("--mib", options->mib, "Size of the gradients in MiB")
       ->capture_default_str()
       ->check(CLI::Range(0.25, 16384.0));
+  codec->add_option("--python", options->python, "The Python that holds torch, pysz (SZ3) and zfpy (zfp)")
+      ->capture_default_str();
   codec->add_flag("--json", *json, "Print one JSON object a line");
   codec->callback([options, json, &chosen] {
     chosen = [options, json] {
