@@ -34,7 +34,8 @@ double fair_part(int cores, int threads, int others) {
 namespace {
 
 constexpr double warmup_s = 1;  // of a run that takes steps already
-constexpr double longest_start_s = 120;
+constexpr double longest_wait_s = 120;
+constexpr size_t least_steps = 5;  // a run that hardly moves is watched until it has taken so many
 
 struct SharedModel {
   std::string name, title;  // the case's name
@@ -152,6 +153,8 @@ class EndlessRun {
     return not_yet ? 0 : size;
   }
 
+  size_t steps_since(uintmax_t moment) const { return lines(moment, written()).size(); }
+
   void ask_to_stop() const { ::kill(pid_, SIGINT); }
   void wait() {
     int status = 0;
@@ -165,8 +168,6 @@ class EndlessRun {
   // all of that.
   double speed(uintmax_t from, uintmax_t to) const {
     const auto steps = lines(from, to);
-    if (steps.size() < 3)
-      fail("a run took {} steps while it was watched: watch it for longer with --seconds", steps.size());
     double tokens = 0;
     for (size_t i = 1; i < steps.size(); ++i)
       tokens += steps[i].at("tokens_per_s").get<double>() * steps[i].at("step_s").get<double>();
@@ -213,13 +214,21 @@ std::vector<double> speeds_of(const SharedModel& model, const Situation& situati
   const RealClock clock;
   const double begun = clock.now_s();
   while (!std::all_of(runs.begin(), runs.end(), [](const auto& run) { return run->steps(); })) {
-    if (clock.now_s() - begun > longest_start_s) fail("a run took no step within {} s", longest_start_s);
+    if (clock.now_s() - begun > longest_wait_s) fail("a run took no step within {} s", longest_wait_s);
     sleep_for(0.1);
   }
   sleep_for(warmup_s);
   std::vector<uintmax_t> from;
   for (const auto& run : runs) from.push_back(run->written());
   sleep_for(seconds);
+  const double watched = clock.now_s();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    while (runs[i]->steps_since(from[i]) < least_steps) {
+      if (clock.now_s() - watched > longest_wait_s)
+        fail("a run took less than {} steps within {} s", least_steps, longest_wait_s);
+      sleep_for(0.1);
+    }
+  }
   std::vector<double> speeds;
   for (size_t i = 0; i < runs.size(); ++i) speeds.push_back(runs[i]->speed(from[i], runs[i]->written()));
   for (const auto& run : runs) run->ask_to_stop();

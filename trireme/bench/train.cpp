@@ -188,11 +188,14 @@ class Case {
   const Best& best_of(const TorchVariant& variant) {
     if (const auto found = best_.find(variant.name); found != best_.end()) return found->second;
     Best best{{variant}, torch_.obstacle(variant)};
-    if (best.obstacle.empty()) {
+    const auto all = best.obstacle.empty() ? choices(variant) : std::vector<PeerSettings>();
+    if (all.size() == 1 && !variant.compiled) {
+      best.settings = all.front();
+    } else if (!all.empty()) {
       auto run = usual_;
       run.steps = std::min(search_steps, usual_.steps);
       double seconds = std::numeric_limits<double>::infinity();
-      for (const auto& tried : choices(variant)) {
+      for (const auto& tried : all) {
         log::info("{}: {} with {} threads{}", known_.name, variant.name, tried.threads,
                   tried.channels_last ? ", channels last" : "");
         const auto measured = peer(tried, run);
