@@ -205,9 +205,9 @@ void add_bench(CLI::App& program, Action& chosen) {
       std::vector<BenchLine> lines;
       run_train_bench(*options, [&](const BenchLine& line) {
         print(line, *json);
-        lines.push_back(line);
+        if (!line.peer_name.empty()) lines.push_back(line);
       });
-      if (!*json) std::cout << "\n" << markdown_table(lines);
+      if (!*json && !lines.empty()) std::cout << "\n" << markdown_table(lines);
       return 0;
     };
   });
