@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import socket
+import statistics
 import time
 import warnings
 
@@ -48,7 +49,7 @@ def measure(call, blocks, seconds):
         mine = torch.tensor([(time.perf_counter() - begun) / rounds])
         dist.all_reduce(mine, op=dist.ReduceOp.MAX)
         times.append(mine.item())
-    return sorted(times)[len(times) // 2]
+    return statistics.median(times)
 
 
 def run(rank, arguments, port, results):

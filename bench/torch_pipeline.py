@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import random
+import statistics
 import time
 
 import torch
@@ -25,7 +26,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from torch_train import Block, Norm, read_safetensors
+from torch_models import Block, Norm, read_safetensors
 
 SCHEDULES = {
     "gpipe": ScheduleGPipe,
@@ -189,22 +190,21 @@ def train(rank, args, sent, result):
     groups = [{"params": decay, "weight_decay": args.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
 
-    losses, seconds = [], []
+    losses, moments = [], []
     for step in range(args.steps):
-        begun = time.perf_counter()
         parts = accumulate(tensors[f"inputs.{step % args.batches}"], tensors[f"targets.{step % args.batches}"])
         clip(parameters, wte, rank, args.stages, ends)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(sum(part.item() for part in parts))
-        seconds.append(time.perf_counter() - begun)
+        moments.append(time.perf_counter())
     if args.stages > 1:
         dist.barrier()  # the first rank keeps the store: no rank may leave while another still uses it
         dist.destroy_process_group()
     result[f"peak.{rank}"] = sum(stage.peak for stage in stages) if args.stages > 1 else 1
     if rank == 0:
-        kept = sorted(seconds[2:])
-        result.update(step_s=kept[len(kept) // 2], threads=args.threads, torch=torch.__version__)
+        seconds = statistics.median(b - a for a, b in zip(moments[1:], moments[2:]))  # the first two warm up
+        result.update(step_s=seconds, threads=args.threads, torch=torch.__version__)
     if last:
         result["losses"] = losses
 

@@ -1,278 +1,44 @@
 #!/usr/bin/env python3
-"""The peer of `trireme bench train`: the same model, weights and batches in plain PyTorch, at its best settings.
+"""The peer of `trireme bench train`: the same model, weights and batches in plain PyTorch.
 
-One rank: eager, fused AdamW. Several ranks: DistributedDataParallel over Gloo with static graph and bucket views.
-Reads initial parameters and batches from a safetensors file; prints one JSON object with step times and losses.
+Eager or through torch.compile, with fused AdamW; several ranks by DistributedDataParallel over Gloo, with bucket views
+and, where nothing is compiled, a static graph. Reads initial parameters and batches from a safetensors file; prints one
+JSON object with the median step time and the losses. With --probe it prints which matrix library torch uses instead,
+and how fast that is.
 """
 import argparse
 import json
-import mmap
 import os
-import struct
+import re
+import statistics
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-import torch.nn.functional as F
 from torch import nn
 
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64}
+from torch_models import build, read_safetensors
+
+WARMUP = 2  # steps that pay for memory, caches and compilation, and are not timed; as many as on the other side
 
 
-def read_safetensors(path):
-    with open(path, "rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    (length,) = struct.unpack("<Q", memory[:8])
-    header = json.loads(memory[8 : 8 + length])
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, info in header.items():
-        begin, end = info["data_offsets"]
-        data = bytearray(memory[8 + length + begin : 8 + length + end])
-        tensors[name] = torch.frombuffer(data, dtype=DTYPES[info["dtype"]]).reshape(info["shape"])
-    return tensors
-
-
-class Conv1D(nn.Module):
-    """GPT-2's linear layer: weight [in, out]."""
-
-    def __init__(self, weight, bias):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
-
-    def forward(self, x):
-        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
-
-
-class Norm(nn.Module):
-    def __init__(self, weight, bias):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
-
-    def forward(self, x):
-        return F.layer_norm(x, (x.size(-1),), self.weight, self.bias)
-
-
-class Block(nn.Module):
-    def __init__(self, tensors, prefix, heads):
-        super().__init__()
-        pair = lambda name: (tensors[f"{prefix}.{name}.weight"], tensors[f"{prefix}.{name}.bias"])
-        self.heads = heads
-        self.ln_1, self.ln_2 = Norm(*pair("ln_1")), Norm(*pair("ln_2"))
-        self.c_attn, self.c_proj = Conv1D(*pair("attn.c_attn")), Conv1D(*pair("attn.c_proj"))
-        self.c_fc, self.down = Conv1D(*pair("mlp.c_fc")), Conv1D(*pair("mlp.c_proj"))
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = self.c_attn(self.ln_1(x)).split(width, dim=2)
-        split = lambda t: t.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-        y = F.scaled_dot_product_attention(split(q), split(k), split(v), is_causal=True)
-        x = x + self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    def __init__(self, tensors, heads):
-        super().__init__()
-        layers = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("h."))
-        self.wte, self.wpe = nn.Parameter(tensors["wte.weight"]), nn.Parameter(tensors["wpe.weight"])
-        self.h = nn.ModuleList(Block(tensors, f"h.{i}", heads) for i in range(layers))
-        self.ln_f = Norm(tensors["ln_f.weight"], tensors["ln_f.bias"])
-
-    def forward(self, ids, targets):
-        x = F.embedding(ids, self.wte) + self.wpe[: ids.size(1)]
-        for block in self.h:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.view(-1))
-
-
-def rotate(x, cos, sin):
-    """Half-split rotary positions, in the fewest passes that eager PyTorch has for them."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
-class LlamaBlock(nn.Module):
-    def __init__(self, tensors, prefix, heads):
-        super().__init__()
-        weight = lambda name: nn.Parameter(tensors[f"{prefix}.{name}.weight"])
-        self.heads = heads
-        self.input_norm, self.output_norm = weight("input_layernorm"), weight("post_attention_layernorm")
-        self.q, self.k, self.v, self.o = (weight(f"self_attn.{name}_proj") for name in "qkvo")
-        self.gate, self.up, self.down = (weight(f"mlp.{name}_proj") for name in ("gate", "up", "down"))
-
-    def forward(self, x, cos, sin):
-        batch, length, width = x.shape
-        split = lambda t: t.view(batch, length, -1, width // self.heads).transpose(1, 2)
-        y = F.rms_norm(x, (width,), self.input_norm, 1e-5)
-        q, k, v = (split(F.linear(y, weight)) for weight in (self.q, self.k, self.v))
-        y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=True)
-        x = x + F.linear(y.transpose(1, 2).reshape(batch, length, width), self.o)
-        y = F.rms_norm(x, (width,), self.output_norm, 1e-5)
-        return x + F.linear(F.silu(F.linear(y, self.gate)) * F.linear(y, self.up), self.down)
-
-
-class Llama(nn.Module):
-    def __init__(self, tensors, heads):
-        super().__init__()
-        layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
-        self.tokens, self.head = nn.Parameter(tensors["model.embed_tokens.weight"]), nn.Parameter(tensors["lm_head.weight"])
-        self.blocks = nn.ModuleList(LlamaBlock(tensors, f"model.layers.{i}", heads) for i in range(layers))
-        self.norm = nn.Parameter(tensors["model.norm.weight"])
-        width = self.tokens.size(1) // heads
-        length = tensors["inputs.0"].size(1)
-        angles = torch.outer(torch.arange(length).double(), 10000.0 ** (-torch.arange(0, width, 2).double() / width))
-        self.register_buffer("cos", angles.cos().float())
-        self.register_buffer("sin", angles.sin().float())
-
-    def forward(self, ids, targets):
-        x = F.embedding(ids, self.tokens)
-        for block in self.blocks:
-            x = block(x, self.cos, self.sin)
-        logits = F.linear(F.rms_norm(x, (x.size(-1),), self.norm, 1e-5), self.head)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.view(-1))
-
-
-class Mlp(nn.Module):
-    def __init__(self, tensors):
-        super().__init__()
-        names = sorted({name.rsplit(".", 1)[0] for name in tensors if name.startswith("layers.")}, key=lambda n: int(n.split(".")[1]))
-        self.layers = nn.ModuleList()
-        for name in [*names, "head"]:
-            weight = tensors[f"{name}.weight"]
-            layer = nn.Linear(weight.size(1), weight.size(0))
-            layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(tensors[f"{name}.bias"])
-            self.layers.append(layer)
-
-    def forward(self, x, targets):
-        for layer in self.layers[:-1]:
-            x = F.relu(layer(x))
-        return F.cross_entropy(self.layers[-1](x), targets)
-
-
-class ResidualBlock(nn.Module):
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride > 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        shortcut = x if self.downsample is None else self.downsample(x)
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = self.bn2(self.conv2(y))
-        y += shortcut
-        return F.relu(y, inplace=True)
-
-
-class ResNet18(nn.Module):
-    """torchvision's names, with the first layer that is usual for images of 32 x 32."""
-
-    def __init__(self, tensors):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        for group in range(4):
-            width = 64 << group
-            first = ResidualBlock(64 if group == 0 else width // 2, width, 1 if group == 0 else 2)
-            self.add_module(f"layer{group + 1}", nn.Sequential(first, ResidualBlock(width, width, 1)))
-        self.fc = nn.Linear(512, tensors["fc.weight"].size(0))
-        weights = {name: tensors[name] for name, _ in self.named_parameters()}
-        self.load_state_dict(weights, strict=False)
-
-    def forward(self, x, targets):
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return F.cross_entropy(self.fc(x.mean((2, 3))), targets)
-
-
-class Bottleneck(nn.Module):
-    def __init__(self, inputs, width, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(4 * width)
-        self.downsample = None
-        if stride > 1 or inputs != 4 * width:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
-
-    def forward(self, x):
-        shortcut = x if self.downsample is None else self.downsample(x)
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
-        y = self.bn3(self.conv3(y))
-        y += shortcut
-        return F.relu(y, inplace=True)
-
-
-class ResNet50(nn.Module):
-    """torchvision's names, for large images."""
-
-    def __init__(self, tensors):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        inputs = 64
-        for group, blocks in enumerate((3, 4, 6, 3)):
-            width = 64 << group
-            layers = []
-            for block in range(blocks):
-                layers.append(Bottleneck(inputs, width, 2 if group > 0 and block == 0 else 1))
-                inputs = 4 * width
-            self.add_module(f"layer{group + 1}", nn.Sequential(*layers))
-        self.fc = nn.Linear(2048, tensors["fc.weight"].size(0))
-        self.load_state_dict({name: tensors[name] for name, _ in self.named_parameters()}, strict=False)
-
-    def forward(self, x, targets):
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return F.cross_entropy(self.fc(x.mean((2, 3))).float(), targets)
-
-
-class Vgg11(nn.Module):
-    """torchvision's names; dropout off."""
-
-    def __init__(self, tensors):
-        super().__init__()
-        features, inputs = [], 3
-        for width in (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool"):
-            if width == "pool":
-                features.append(nn.MaxPool2d(2))
-            else:
-                features += [nn.Conv2d(inputs, width, 3, 1, 1), nn.ReLU(inplace=True)]
-                inputs = width
-        self.features = nn.Sequential(*features)
-        classes = tensors["classifier.6.weight"].size(0)
-        hidden = [nn.Linear(512 * 49, 4096), nn.ReLU(inplace=True), nn.Identity(), nn.Linear(4096, 4096), nn.ReLU(inplace=True)]
-        self.classifier = nn.Sequential(*hidden, nn.Identity(), nn.Linear(4096, classes))
-        self.load_state_dict({name: tensors[name] for name, _ in self.named_parameters()})
-
-    def forward(self, x, targets):
-        return F.cross_entropy(self.classifier(self.features(x).flatten(1)), targets)
-
-
-def build(args, tensors):
-    if args.model == "gpt":
-        return Gpt(tensors, args.heads)
-    if args.model == "llama":
-        return Llama(tensors, args.heads)
-    if args.model == "mlp":
-        return Mlp(tensors)
-    model = {"resnet18": ResNet18, "resnet50": ResNet50, "vgg11": Vgg11}[args.model](tensors)
-    if args.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-        for name in [name for name in tensors if name.startswith("inputs.")]:
-            tensors[name] = tensors[name].to(memory_format=torch.channels_last)
-    return model
+def probe():
+    """The library of torch's matrix products, and its speed with fp32 matrices of 1024 x 1024 on one core."""
+    torch.set_num_threads(1)
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    out = torch.empty(1024, 1024)
+    seconds = []
+    for _ in range(40):
+        begun = time.perf_counter()
+        torch.mm(left, right, out=out)
+        seconds.append(time.perf_counter() - begun)
+    config = torch.__config__.show()
+    version = re.search(r"Math Kernel Library Version (\d+(?:\.\d+)*)", config)
+    blas = re.search(r"BLAS_INFO=(\w+)", config)
+    library = f"MKL {version[1]}" if version else blas[1] if blas else "unknown"
+    return {"library": library, "gflops": 2e-9 * 1024**3 / min(seconds), "torch": torch.__version__}
 
 
 def buckets(args):
@@ -294,7 +60,9 @@ def add_hook(model, name):
 
 
 def sent_by_host():
-    """Bytes that have left by eth0, which only hosts of the benchmark's own making have; None elsewhere."""
+    """Bytes that have left by eth0 of a host of the benchmark's own making, where mpirun starts the ranks; else None."""
+    if "OMPI_COMM_WORLD_RANK" not in os.environ:
+        return None
     with open("/proc/net/dev") as file:
         for line in file:
             name, _, numbers = line.partition(":")
@@ -303,10 +71,42 @@ def sent_by_host():
     return None
 
 
+class StepTimes:
+    """When each step ended. A card is not waited for meanwhile: its events say it afterwards."""
+
+    def __init__(self, device):
+        self.card, self.ends = device.type == "cuda", []
+
+    def step_ended(self):
+        if self.card:
+            self.ends.append(torch.cuda.Event(enable_timing=True))
+            self.ends[-1].record()
+        else:
+            self.ends.append(time.perf_counter())
+
+    def median(self):
+        """Of the steps after the first ones, each from the end of the one before it."""
+        if self.card:
+            torch.cuda.synchronize()
+        apart = lambda a, b: a.elapsed_time(b) * 1e-3 if self.card else b - a
+        return statistics.median(apart(a, b) for a, b in zip(self.ends[WARMUP - 1 :], self.ends[WARMUP:]))
+
+
+def wrapped(model, args):
+    """The model as it is called in a step."""
+    trained = model
+    if args.ranks > 1:
+        # Of compiled code DDP makes a part for each of its buckets, which it cannot with a static graph.
+        own = {"static_graph": not args.compile, "gradient_as_bucket_view": True}
+        trained = nn.parallel.DistributedDataParallel(model, **own, **buckets(args))
+        add_hook(trained, args.hook)
+    return torch.compile(trained) if args.compile else trained
+
+
 def train(rank, args, result):
     torch.set_num_threads(args.threads)
     tensors = read_safetensors(args.inputs)
-    model = build(args, tensors)
+    model = build(args.model, tensors, args.heads, args.channels_last)
     device, whole = torch.device(args.device), torch.bfloat16 if args.precision == "bf16" else torch.float32
     model = model.to(device, whole)
     # What a loader would have to bring lies on the card already.
@@ -315,21 +115,17 @@ def train(rank, args, result):
             tensors[name] = tensor.to(device, whole if tensor.is_floating_point() else tensor.dtype)
     if args.ranks > 1:
         dist.init_process_group("gloo", init_method=f"tcp://{args.master}:{args.port}", rank=rank, world_size=args.ranks)
-        trained = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True, **buckets(args))
-        add_hook(trained, args.hook)
-    else:
-        trained = model
+    trained = wrapped(model, args)
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decay, "weight_decay": args.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
     parameters = list(model.parameters())
 
-    losses, seconds, sent = [], [], None
+    losses, sent, times = [], None, StepTimes(device)
     for step in range(args.steps):
-        if step == 2:
+        if step == WARMUP:
             sent = sent_by_host()
-        begun = time.perf_counter()
         inputs, targets = tensors[f"inputs.{step % args.batches}"], tensors[f"targets.{step % args.batches}"]
         share = inputs.size(0) // args.ranks
         inputs, targets = inputs[rank * share : (rank + 1) * share], targets[rank * share : (rank + 1) * share]
@@ -340,54 +136,76 @@ def train(rank, args, result):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.detach())
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begun)
+        times.step_ended()
     if sent is not None:
-        result["sent_bytes"] = (sent_by_host() - sent) / (args.steps - 2)
+        result["sent_bytes"] = (sent_by_host() - sent) / (args.steps - WARMUP)
     losses = torch.stack(losses).float().cpu()
     if args.ranks > 1:
         dist.all_reduce(losses)
         losses /= args.ranks
         dist.destroy_process_group()
     if rank == 0:
-        kept = sorted(seconds[2:])
-        result.update(step_s=kept[len(kept) // 2], losses=losses.tolist(), threads=args.threads, torch=torch.__version__)
+        result.update(step_s=times.median(), losses=losses.tolist(), threads=args.threads, torch=torch.__version__)
+
+
+def run(args):
+    """What the ranks found; nothing on ranks but the first of those that mpirun started."""
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        rank, result = int(os.environ["OMPI_COMM_WORLD_RANK"]), {}
+        train(rank, args, result)
+        return result if rank == 0 else None
+    if args.ranks == 1:
+        result = {}
+        train(0, args, result)
+        return result
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    with mp.Manager() as manager:
+        shared = manager.dict()
+        mp.spawn(train, args=(args, shared), nprocs=args.ranks)
+        return dict(shared)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", required=True)
-    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "resnet18", "resnet50", "vgg11"], required=True)
+    parser.add_argument("--probe", action="store_true", help="only say which matrix library torch uses")
+    parser.add_argument("--inputs")
+    parser.add_argument("--model", choices=["gpt", "llama", "mlp", "resnet18", "resnet50", "vgg11"])
     parser.add_argument("--heads", type=int, default=1)
     parser.add_argument("--channels-last", action="store_true", help="images and weights of convolutions")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--batches", type=int, required=True, help="batches in the file, used in turn")
-    parser.add_argument("--lr", type=float, required=True)
-    parser.add_argument("--weight-decay", type=float, required=True)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batches", type=int, default=1, help="batches in the file, used in turn")
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16", "autocast"], default="fp32", help="bf16: of everything")
     parser.add_argument("--hook", choices=["none", "fp16", "powersgd"], default="none", help="DDP's communication hook")
     parser.add_argument("--port", type=int, default=29555)
     parser.add_argument("--master", default="127.0.0.1", help="address of rank 0, where mpirun starts the ranks")
     args = parser.parse_args()
-    if "OMPI_COMM_WORLD_RANK" in os.environ:
-        rank, result = int(os.environ["OMPI_COMM_WORLD_RANK"]), {}
-        train(rank, args, result)
-        if rank > 0:
-            return
-    elif args.ranks == 1:
-        result = {}
-        train(0, args, result)
-    else:
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)
-        with mp.Manager() as manager:
-            shared = manager.dict()
-            mp.spawn(train, args=(args, shared), nprocs=args.ranks)
-            result = dict(shared)
-    print(json.dumps(result))
+    if args.probe:
+        print(json.dumps(probe()))
+        return
+    if not args.inputs or not args.model:
+        parser.error("--inputs and --model are required, unless there is --probe")
+    if args.steps <= WARMUP:
+        parser.error(f"--steps must be more than {WARMUP}: the first ones are not timed")
+    output = os.dup(1)
+    os.dup2(2, 1)  # what compilers and Gloo print goes to standard error: standard output carries the result alone
+    try:
+        result = run(args)
+    except Exception as error:
+        if not args.compile:
+            raise
+        # Whether torch.compile works depends on the model, the machine's compiler and the version: its row says so.
+        print(error, file=sys.stderr)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        result = {"failed": lines[-1] if isinstance(error, mp.ProcessRaisedException) and lines else
+                  f"{type(error).__name__}: {lines[0] if lines else ''}"}
+    if result is not None:
+        os.write(output, json.dumps(result).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ pip_install() {
   cmp -s "$1" "$stamp" && return
   say "pip install -r $1"
   # shellcheck disable=SC2086
-  .venv/bin/python -m pip install -q --disable-pip-version-check ${TRIREME_PIP_ARGS:-} -r "$1"
+  .venv/bin/python -m pip install -q --disable-pip-version-check ${TRIREME_PIP_ARGS:-} -r "$1" || return 1
   cp "$1" "$stamp"
 }
 
@@ -80,7 +80,10 @@ python="$(choose_python)"
 if [ "$python" = "$PWD/.venv/bin/python" ]; then
   [ -x "$python" ] || { say "making .venv"; "${TRIREME_PYTHON:-python3}" -m venv .venv; }
   pip_install tools/requirements.txt
-  if [ "${1:-}" = --test ]; then pip_install tools/requirements-test.txt; fi
+  if [ "${1:-}" = --test ]; then
+    pip_install tools/requirements-test.txt
+    pip_install tools/requirements-bench.txt || say "could not install the benchmarks' peers; their rows will say what is missing"
+  fi
 else
   say "using the torch of $python as it is"
 fi

@@ -50,8 +50,9 @@ std::vector<BenchLine> measure_bubbles(int stages, int repeats,
   std::vector<Seen> seen(cases.size());
   for (int repeat = 0; repeat < repeats; ++repeat) {
     log::info("idle stages: repeat {} of {}", repeat + 1, repeats);
-    usual.add(run({"parallel.schedule=1f1b"}));
-    for (size_t i = 0; i < cases.size(); ++i) seen[i].add(run(cases[i].second));
+    std::vector<std::function<void()>> sides{[&] { usual.add(run({"parallel.schedule=1f1b"})); }};
+    for (size_t i = 0; i < cases.size(); ++i) sides.push_back([&, i] { seen[i].add(run(cases[i].second)); });
+    alternate(repeat, sides);
   }
   std::vector<BenchLine> lines;
   for (size_t i = 0; i < cases.size(); ++i) {

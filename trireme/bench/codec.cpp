@@ -13,6 +13,7 @@
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/device/device.h"
+#include "trireme/bench/codec_peers.h"
 
 namespace trireme {
 
@@ -143,14 +144,16 @@ class CodecBench {
         values_(gradients.values.to(device_)),
         back_(at::empty_like(values_)),
         residual_(at::zeros_like(values_)),
-        peers_(values_) {}
+        peers_(values_),
+        libraries_(options.python, gradients) {}
 
   const at::Tensor& values() const { return values_; }
   bool measures(const CodecConfig& config) const {
     return device_.is_cpu() || make_codec(config, gradients_.matrices)->on_cards();
   }
 
-  BenchLine measure(const Case& tried) {
+  // A line beside what torch has, or one for each library that promises the same.
+  std::vector<BenchLine> measure(const Case& tried) {
     const auto codec = make_codec(tried.config, gradients_.matrices);
     const auto room = at::empty({codec->most_bytes(values_.numel())}, values_.options().dtype(at::kByte));
     int64_t length = 0;
@@ -161,27 +164,38 @@ class CodecBench {
     const double error = check(tried, back_);
     const int64_t bytes = length;
 
-    BenchLine line;
-    line.bench = "codec";
-    line.bench_case = tried.name;
-    line.unit = "GB/s";
-    line.smaller_is_better = false;
-    const Peer peer = best_peer(tried.config);
-    line.peer_name = peer.name;
-    std::vector<double> encoding, decoding, feeding, copying;
+    const auto peer = best_peer(tried.config);
+    std::vector<LibraryRow> rows;
+    if (device_.is_cpu()) {
+      for (const auto& library : CodecLibraries::beside(tried.config)) rows.push_back({library});
+    }
+    std::vector<double> ours, theirs, encoding, decoding, feeding, copying;
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      encoding.push_back(seconds(encode));
-      decoding.push_back(seconds(decode));
-      line.ours.push_back(rate(encoding.back() + decoding.back()));
-      if (peer.call) line.peer.push_back(rate(seconds(peer.call)));
+      std::vector<std::function<void()>> sides{[&] {
+        encoding.push_back(seconds(encode));
+        decoding.push_back(seconds(decode));
+        ours.push_back(rate(encoding.back() + decoding.back()));
+      }};
+      if (peer.call) sides.push_back([&] { theirs.push_back(rate(seconds(peer.call))); });
+      for (auto& row : rows) {
+        if (row.last.missing.empty()) sides.push_back([&] { take_turn(row, tried); });
+      }
+      alternate(repeat, sides);
       copying.push_back(seconds([&] { back_.copy_(values_); }));
       residual_.zero_();
       feeding.push_back(seconds([&] { length = codec->encode(values_, residual_, Key{1}, room); }) + seconds(decode));
     }
+    BenchLine line;
+    line.bench = "codec";
+    line.unit = "GB/s";
+    line.smaller_is_better = false;
+    line.ours = ours;
+    line.peer_name = peer.name;
+    line.peer = theirs;
     // A copy reads and writes the tensor once each; there and back do so too, and the message is written and read.
     line.floor = rate(median(copying) * (1 + static_cast<double>(bytes) / static_cast<double>(values_.nbytes())));
     line.settings = {{"codec", codec->name()},
-                     {"ratio", static_cast<double>(values_.nbytes()) / static_cast<double>(bytes)},
+                     {"ratio", ratio(bytes)},
                      {"error", error},
                      {"encode", rate(median(encoding))},
                      {"decode", rate(median(decoding))},
@@ -192,11 +206,51 @@ class CodecBench {
     const bool integers = tried.config.kind == CodecKind::int8 || tried.config.kind == CodecKind::int4;
     if (integers && device_.is_cpu())  // torch's way to the same promise, whichever is the faster peer
       line.settings["torch_by_blocks"] = rate(median_of(peers_.by_blocks(tried.config.block).call));
-    line.bench_case += fmt::format(" (ratio {:.3g}, error {:.2g})", line.settings["ratio"].get<double>(), error);
-    return line;
+    line.bench_case = fmt::format("{} (ratio {:.3g}, error {:.2g})", tried.name, ratio(bytes), error);
+    if (rows.empty()) return {line};
+    std::vector<BenchLine> lines;
+    for (const auto& row : rows) lines.push_back(beside(row, line));
+    mark_best_peer(lines);
+    return lines;
   }
 
  private:
+  // A library and what its turns have shown.
+  struct LibraryRow {
+    CodecLibraries::Library library;
+    LibraryTurn last;
+    std::vector<double> rates, feeding;
+  };
+
+  void take_turn(LibraryRow& row, const Case& tried) {
+    row.last = libraries_.turn(row.library, tried.config);
+    if (!row.last.missing.empty()) return;
+    const auto& config = tried.config;
+    if (config.kind == CodecKind::bound && !(row.last.largest_difference <= config.bound))
+      fail("{} breaks its bound: {} is more than {}", row.library.title, row.last.largest_difference, config.bound);
+    row.rates.push_back(rate(row.last.encode_s + row.last.decode_s));
+    if (config.kind != CodecKind::low_rank) return;
+    const auto fed = libraries_.turn(row.library, config, /*feedback=*/true);
+    row.feeding.push_back(rate(fed.encode_s + fed.decode_s));
+  }
+
+  BenchLine beside(const LibraryRow& row, BenchLine line) const {
+    line.peer_name = row.library.title;
+    line.missing = row.last.missing;
+    if (!line.missing.empty()) return line;
+    line.peer = row.rates;
+    line.peer_name += fmt::format(" (ratio {:.3g}, error {:.2g})", ratio(row.last.bytes), row.last.error);
+    line.settings["peer_ratio"] = ratio(row.last.bytes);
+    line.settings["peer_error"] = row.last.error;
+    const double longer = line.settings.at("ratio").get<double>() / ratio(row.last.bytes);
+    line.settings["peer_bytes_to_ours"] = longer;
+    line.remark = fmt::format("the peer's message has {:.2f} times the bytes", longer);
+    if (!row.feeding.empty()) line.settings["peer_with_feedback"] = rate(median(row.feeding));
+    return line;
+  }
+
+  // By how much a message is shorter than the values.
+  double ratio(int64_t bytes) const { return static_cast<double>(values_.nbytes()) / static_cast<double>(bytes); }
   double rate(double seconds) const { return static_cast<double>(values_.nbytes()) / seconds / 1e9; }
 
   // Of this core, which others may want too; of a card by the clock.
@@ -243,9 +297,8 @@ class CodecBench {
   }
 
   Peer best_peer(const CodecConfig& config) const {
-    if (!device_.is_cpu()) return {"copy", [this] { back_.copy_(values_); }};
     auto peer = peers_.of(config);
-    if (config.kind == CodecKind::int8 || config.kind == CodecKind::int4) {
+    if (device_.is_cpu() && (config.kind == CodecKind::int8 || config.kind == CodecKind::int4)) {
       const auto blocks = peers_.by_blocks(config.block);
       if (median_of(blocks.call) < median_of(peer.call)) return blocks;
     }
@@ -258,6 +311,7 @@ class CodecBench {
   const at::Device device_;
   const at::Tensor values_, back_, residual_;
   const Peers peers_;
+  CodecLibraries libraries_;
 };
 
 }  // namespace
@@ -277,7 +331,8 @@ void run_codec_bench(const CodecBenchOptions& options, const std::function<void(
   for (const auto& tried : all_cases(bench.values())) {
     const bool asked = options.cases.empty() ||
                        std::find(options.cases.begin(), options.cases.end(), tried.name) != options.cases.end();
-    if (asked && bench.measures(tried.config)) each(bench.measure(tried));
+    if (!asked || !bench.measures(tried.config)) continue;
+    for (const auto& line : bench.measure(tried)) each(line);
   }
 }
 

@@ -1,5 +1,6 @@
-// `trireme bench codec`: every codec there and back on real gradients, on one core beside what torch has for the same,
-// or on a card beside a copy of the tensor. What comes back is compared with the promise before any time counts.
+// `trireme bench codec`: every codec there and back on real gradients, on one core or on a card, beside what torch has
+// for the same, and on a core beside SZ3, zfp and PowerSGD. What comes back is compared with the promise before any
+// time counts.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,7 @@ struct CodecBenchOptions {
   std::string device = "cpu";
   int repeats = 9;
   double mib = 64;
+  std::string python = TRIREME_PYTHON;
 
   static std::vector<std::string> known();
 };

@@ -1,6 +1,7 @@
 #include "trireme/bench/peer.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -20,6 +21,15 @@
 namespace trireme {
 
 namespace fs = std::filesystem;
+
+BenchFolder::BenchFolder() : path_(fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid())) {
+  make_folder(path_);
+}
+
+BenchFolder::~BenchFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
 
 void write_inputs(const RunConfig& config, int64_t batches, const fs::path& path) {
   const auto data = open_dataset(data_options(config));

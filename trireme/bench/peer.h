@@ -11,7 +11,22 @@
 
 namespace trireme {
 
+// A folder of a benchmark's own, for as long as it runs.
+class BenchFolder {
+ public:
+  BenchFolder();
+  ~BenchFolder();
+  BenchFolder(const BenchFolder&) = delete;
+  BenchFolder& operator=(const BenchFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
 struct Measured {
+  std::string failed;  // why a peer could not run; then nothing else is there
   double step_s = 0;
   std::vector<double> losses;
   std::string codec;  // ours, where one was asked for

@@ -14,6 +14,7 @@
 #include "trireme/spec/mesh.h"
 #include "trireme/bench/bubbles.h"
 #include "trireme/bench/peer.h"
+#include "trireme/bench/torch_peer.h"
 #include "trireme/train/run.h"
 
 namespace trireme {
@@ -52,7 +53,8 @@ std::vector<std::string> gpt(const PipelineBenchOptions& options, int context, i
 
 class PipelineBench {
  public:
-  PipelineBench(const PipelineBenchOptions& options, fs::path folder) : options_(options), folder_(std::move(folder)) {}
+  PipelineBench(const PipelineBenchOptions& options, fs::path folder)
+      : options_(options), folder_(std::move(folder)), torch_(options.python, folder_) {}
 
   // Our schedule beside torch's 1F1B (or GPipe), both with the same delays.
   BenchLine beside_torch(const std::string& what, const std::string& schedule, const std::string& peer_schedule,
@@ -81,14 +83,18 @@ class PipelineBench {
     line.bench = "pipeline";
     line.bench_case = name;
     line.peer_name = fmt::format("torch.distributed.pipelining {} (Gloo)", peer_schedule);
+    line.matrices = our_matrices();
+    line.peer_matrices = torch_.matrices(torch_.fastest_eager(), false);
+    line.remark = fmt::format("matrix products: ours {}, peer {}", line.matrices, line.peer_matrices);
     line.settings = {
         {"stages", options_.stages},    {"context", context},       {"schedule", schedule},
         {"microbatches", microbatches}, {"microbatch", microbatch}, {"threads", threads},
         {"peer_threads", best},         {"jitter_ms", jitter_ms},   {"in_flight", config.parallel.in_flight}};
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
-      const auto mine = run_ours(options_.stages, overrides, next_run());
-      const auto theirs = peer(best);
+      Measured mine, theirs;
+      alternate(repeat,
+                {[&] { mine = run_ours(options_.stages, overrides, next_run()); }, [&] { theirs = peer(best); }});
       compare_losses(name, mine, theirs, std::min<int64_t>(file_batches, options_.steps));
       line.ours.push_back(mine.step_s);
       line.peer.push_back(theirs.step_s);
@@ -109,16 +115,16 @@ class PipelineBench {
                      {"microbatches", microbatches},
                      {"microbatch", microbatch},
                      {"jitter_ms", jitter_ms}};
+    const auto run = [&](const std::string& one) {
+      auto overrides = gpt(options_, context, microbatches, microbatch, options_.steps);
+      overrides.push_back("parallel.schedule=" + one);
+      overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
+      if (one == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
+      return run_ours(options_.stages, overrides, next_run()).step_s;
+    };
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
-      for (const auto& one : {schedule, other}) {
-        auto overrides = gpt(options_, context, microbatches, microbatch, options_.steps);
-        overrides.push_back("parallel.schedule=" + one);
-        overrides.push_back(fmt::format("comm.jitter_ms={}", jitter_ms));
-        if (one == "arrival") overrides.push_back(fmt::format("parallel.in_flight={}", 2 * options_.stages));
-        const auto measured = run_ours(options_.stages, overrides, next_run());
-        (one == schedule ? line.ours : line.peer).push_back(measured.step_s);
-      }
+      alternate(repeat, {[&] { line.ours.push_back(run(schedule)); }, [&] { line.peer.push_back(run(other)); }});
     }
     return line;
   }
@@ -141,7 +147,7 @@ class PipelineBench {
     return lines;
   }
 
-  // What a task costs besides its work; the peer is the most that it may.
+  // What a task costs besides its work. Nobody's numbers stand beside it.
   BenchLine engine() const {
     constexpr int tasks = 10'000;
     Recorder recorder;
@@ -158,12 +164,10 @@ class PipelineBench {
     BenchLine line;
     line.bench = "pipeline";
     line.bench_case = "engine, an empty task";
-    line.peer_name = "the most that it may cost";
     for (int repeat = 0; repeat < std::max(5, options_.repeats); ++repeat) {
       const double begun = clock.now_s();
       executor.run(graph, schedule);
       line.ours.push_back((clock.now_s() - begun) / tasks);
-      line.peer.push_back(20e-6);
     }
     return line;
   }
@@ -189,26 +193,30 @@ class PipelineBench {
 
  private:
   Measured run_peer(const RunConfig& config, const fs::path& inputs, const std::string& schedule, int64_t microbatches,
-                    int threads, double jitter_ms) const {
+                    int threads, double jitter_ms) {
     const auto mesh = make_mesh(config.parallel, options_.stages);
     const auto begins = part_begins(build_model(config.model, config.model.vocab)->table(4), config.parallel, mesh);
     std::vector<std::string> cuts;
     for (size_t i = 1; i < begins.size(); ++i) cuts.push_back(std::to_string(begins[i]));
-    const auto result = run_command({options_.python,  TRIREME_SOURCE "/bench/torch_pipeline.py",
-                                     "--inputs",       inputs.string(),
-                                     "--heads",        std::to_string(config.model.heads),
-                                     "--stages",       std::to_string(options_.stages),
-                                     "--schedule",     schedule,
-                                     "--chunks",       std::to_string(mesh.chunks),
-                                     "--microbatches", std::to_string(microbatches),
-                                     "--threads",      std::to_string(threads),
-                                     "--steps",        std::to_string(options_.steps),
-                                     "--batches",      std::to_string(file_batches),
-                                     "--lr",           fmt::format("{}", config.optimizer.lr),
-                                     "--weight-decay", fmt::format("{}", config.optimizer.weight_decay),
-                                     "--cuts",         fmt::format("{}", fmt::join(cuts, ",")),
-                                     "--jitter-ms",    fmt::format("{}", jitter_ms)});
-    return {result.at("step_s").get<double>(), result.at("losses").get<std::vector<double>>()};
+    auto words = torch_.words(torch_.fastest_eager(), "torch_pipeline.py");
+    words.insert(words.end(), {"--inputs",       inputs.string(),
+                               "--heads",        std::to_string(config.model.heads),
+                               "--stages",       std::to_string(options_.stages),
+                               "--schedule",     schedule,
+                               "--chunks",       std::to_string(mesh.chunks),
+                               "--microbatches", std::to_string(microbatches),
+                               "--threads",      std::to_string(threads),
+                               "--steps",        std::to_string(options_.steps),
+                               "--batches",      std::to_string(file_batches),
+                               "--lr",           fmt::format("{}", config.optimizer.lr),
+                               "--weight-decay", fmt::format("{}", config.optimizer.weight_decay),
+                               "--cuts",         fmt::format("{}", fmt::join(cuts, ",")),
+                               "--jitter-ms",    fmt::format("{}", jitter_ms)});
+    const auto result = run_command(words);
+    Measured measured;
+    measured.step_s = result.at("step_s").get<double>();
+    measured.losses = result.at("losses").get<std::vector<double>>();
+    return measured;
   }
 
   std::string name_of(int context, const std::string& what) const {
@@ -219,6 +227,7 @@ class PipelineBench {
 
   const PipelineBenchOptions& options_;
   fs::path folder_;
+  TorchPeer torch_;
   int runs_ = 0;
 };
 
@@ -227,8 +236,8 @@ class PipelineBench {
 void run_pipeline_bench(const PipelineBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
   if (::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
-  const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
-  make_folder(folder);
+  const BenchFolder made;
+  const auto& folder = made.path();
   PipelineBench bench(options, folder);
   const auto wanted = [&](const char* name) { return options.only.empty() || options.only == name; };
   const int context = options.context > 0 ? options.context : usual_context;
@@ -253,7 +262,6 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
   if (wanted("bubble")) {
     for (const auto& line : bench.bubbles(context)) each(line);
   }
-  remove_tree(folder);
 }
 
 }  // namespace trireme

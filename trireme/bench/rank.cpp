@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/base/statistics.h"
+#include "trireme/observe/bench_line.h"
 
 namespace trireme {
 
@@ -19,7 +20,10 @@ std::vector<double> BenchRank::times(const std::vector<std::function<void()>>& c
   for (const auto& call : calls) rounds.push_back(rounds_of(call));
   std::vector<std::vector<double>> seconds(calls.size());
   for (int block = 0; block < blocks; ++block) {
-    for (size_t i = 0; i < calls.size(); ++i) seconds[i].push_back(block_of(calls[i], rounds[i]));
+    std::vector<std::function<void()>> sides;
+    for (size_t i = 0; i < calls.size(); ++i)
+      sides.push_back([&, i] { seconds[i].push_back(block_of(calls[i], rounds[i])); });
+    alternate(block, sides);
   }
   std::vector<double> medians;
   for (const auto& one : seconds) medians.push_back(median(one));

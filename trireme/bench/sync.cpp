@@ -1,7 +1,6 @@
 #include "trireme/bench/sync.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -234,8 +233,8 @@ std::string SyncBenchLine::brief() const {
 }
 
 void run_sync_bench(const SyncBenchOptions& options, const std::function<void(const SyncBenchLine&)>& each) {
-  const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
-  make_folder(folder);
+  const BenchFolder made;
+  const auto& folder = made.path();
   Bench bench(options, folder);
   for (const auto& kind : known_kinds()) {
     const bool wanted = options.kinds.empty() || std::count(options.kinds.begin(), options.kinds.end(), kind.name) > 0;
@@ -243,7 +242,6 @@ void run_sync_bench(const SyncBenchOptions& options, const std::function<void(co
     if (wanted && !one_copy) each(bench.measure(kind));
   }
   if (!options.plot.empty()) bench.plot(options.plot);
-  remove_tree(folder);
 }
 
 }  // namespace trireme

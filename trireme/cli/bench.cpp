@@ -1,11 +1,13 @@
 #include <iostream>
 #include <memory>
+#include <vector>
 
 #include "trireme/cli/command.h"
 #include "trireme/bench/codec.h"
 #include "trireme/bench/comm.h"
 #include "trireme/bench/pipeline.h"
 #include "trireme/bench/sync.h"
+#include "trireme/bench/torch_peer.h"
 #include "trireme/bench/train.h"
 
 namespace trireme {
@@ -73,6 +75,9 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->add_option("--transport", options->transport, "automatic (shared memory inside a host), or mpi")
       ->capture_default_str()
       ->check(CLI::IsMember({"automatic", "mpi"}));
+  comm->add_option("--bind", options->bind, "none: ranks run on any core; core: each is bound to one of its own")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "core"}));
   comm->add_option("--tune,--measure-links", options->tune,
                    "Measure the links instead and keep them in this file; also under mpirun on several hosts (by its "
                    "second name, as mpirun takes --tune for its own)");
@@ -85,7 +90,10 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->callback([options, json, worker, &chosen] {
     chosen = [options, json, worker] {
       if (*worker || !options->tune.empty()) return measure_comm(*options, command_line());
-      run_comm_bench(*options, [&](const BenchLine& line) { print(line, *json); });
+      const auto say = [&](const std::string& text) {
+        if (!*json) std::cout << text << std::endl;
+      };
+      run_comm_bench(*options, [&](const BenchLine& line) { print(line, *json); }, say);
       return 0;
     };
   });
@@ -94,11 +102,12 @@ void add_comm(CLI::App& command, Action& chosen) {
 void add_codec(CLI::App& command, Action& chosen) {
   auto options = std::make_shared<CodecBenchOptions>();
   auto json = std::make_shared<bool>(false);
-  auto* codec = command.add_subcommand("codec", "Codecs on real gradients, one core beside torch's own operations");
+  auto* codec = command.add_subcommand(
+      "codec", "Codecs on real gradients beside torch's operations, SZ3, zfp and PowerSGD, on one core");
   codec->footer("Example: trireme bench codec --case int8 top_k --mib 16");
   codec->add_option("--case", options->cases, "Some of the codecs (default: all)")
       ->check(CLI::IsMember(CodecBenchOptions::known()));
-  codec->add_option("--device", options->device, "cpu, or cuda: those that work on cards, beside a copy")
+  codec->add_option("--device", options->device, "cpu, or cuda: those that work on cards")
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
   codec->add_option("--repeats", options->repeats, "Alternating runs of each side")
@@ -107,6 +116,8 @@ void add_codec(CLI::App& command, Action& chosen) {
   codec->add_option("--mib", options->mib, "Size of the gradients in MiB")
       ->capture_default_str()
       ->check(CLI::Range(0.25, 16384.0));
+  codec->add_option("--python", options->python, "The Python that holds torch, pysz (SZ3) and zfpy (zfp)")
+      ->capture_default_str();
   codec->add_flag("--json", *json, "Print one JSON object a line");
   codec->callback([options, json, &chosen] {
     chosen = [options, json] {
@@ -159,12 +170,21 @@ void add_bench(CLI::App& program, Action& chosen) {
   auto* train = command->add_subcommand("train", "Step times beside PyTorch: same weights, batches and losses");
   train->footer("Example: trireme bench train --case mlp --ranks 2 --repeats 5");
   train->add_option("--case", options->cases,
-                    "mlp, gpt, llama, resnet18 (default: these four), vgg11; on a card llama-162m, resnet50");
+                    "mlp, gpt, llama, resnet18 (default: these four), vgg11; on a card llama-162m, resnet50; tiny, to "
+                    "try the benchmark itself; shared, shared-tiny: one rank beside other work");
   train->add_option("--ranks", options->ranks, "Numbers of ranks (default: 1 and 2)");
+  train
+      ->add_option("--peers", options->peers,
+                   "eager and compile (torch.compile), with the matrix library that torch installs, and eager-fastest "
+                   "and compile-fastest, with the fastest that the machine has (default: all that differ here)")
+      ->check(CLI::IsMember(TorchPeer::known()));
   train->add_option("--repeats", options->repeats, "Alternating runs of each side")
       ->capture_default_str()
       ->check(at_least(1));
   train->add_option("--steps", options->steps, "Steps of each run")->capture_default_str()->check(CLI::Range(5, 10000));
+  train->add_option("--seconds", options->seconds, "For which each run of the case shared is watched")
+      ->capture_default_str()
+      ->check(CLI::Range(0.5, 3600.0));
   train
       ->add_option("--hosts", options->hosts,
                    "Network namespaces of this machine that the ranks are spread over (needs root)")
@@ -182,7 +202,12 @@ void add_bench(CLI::App& program, Action& chosen) {
   train->add_flag("--json", *json, "Print one JSON object a line");
   train->callback([options, json, &chosen] {
     chosen = [options, json] {
-      run_train_bench(*options, [&](const BenchLine& line) { print(line, *json); });
+      std::vector<BenchLine> lines;
+      run_train_bench(*options, [&](const BenchLine& line) {
+        print(line, *json);
+        if (!line.peer_name.empty()) lines.push_back(line);
+      });
+      if (!*json && !lines.empty()) std::cout << "\n" << markdown_table(lines);
       return 0;
     };
   });

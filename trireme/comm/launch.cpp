@@ -55,7 +55,7 @@ std::vector<std::string> mpirun_command(const LaunchOptions& options, const std:
                                  "-q",
                                  "--oversubscribe",
                                  "--bind-to",
-                                 "none",
+                                 options.bind_to,
                                  "--mca",
                                  "odls_base_sigkill_timeout",
                                  "3",

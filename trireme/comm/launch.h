@@ -9,7 +9,8 @@ namespace trireme {
 
 struct LaunchOptions {
   int ranks = 1;
-  bool mpirun = false;  // through mpirun, so that the ranks can speak MPI
+  bool mpirun = false;           // through mpirun, so that the ranks can speak MPI
+  std::string bind_to = "none";  // what mpirun binds each rank to
   int threads_per_rank = 1;
   std::vector<std::string> arguments;  // of this same program
 };

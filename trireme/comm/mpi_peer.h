@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace trireme {
 
@@ -12,13 +13,19 @@ struct MpiPeer {
   static void all_gather(const float* part, float* data, int64_t part_count);
   static void all_to_all(const float* given, float* taken, int64_t part_count);
   static void barrier();
-  // Started, then waited for after `work` has been done.
+  // Started, then waited for after `work` has been done. Open MPI moves data only inside of its calls: work may call
+  // progress() between its pieces.
   template <class Work>
   static void all_reduce_beside(float* data, int64_t count, Work work) {
     start_all_reduce(data, count);
     work();
     finish_all_reduce();
   }
+  static void progress();
+
+  // Which MPI this is, how it moves bytes between ranks of one host, and on how many cores its ranks may run: "Open MPI
+  // v4.1.4, copies in one pass by cma, ranks on any of 2 cores".
+  static std::string describe();
 
  private:
   static void start_all_reduce(float* data, int64_t count);

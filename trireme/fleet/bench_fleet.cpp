@@ -118,15 +118,16 @@ void measure(const FleetBenchOptions& options, int jobs, int types, double load,
     PriceSolver prices;
     ClpShareSolver clp;
     ShareSolution ours, peer;
-    cold.ours.push_back(seconds_of([&] { ours = prices.solve(problem); }));
-    cold.peer.push_back(seconds_of([&] { peer = clp.solve(problem); }));
+    alternate(repeat, {[&] { cold.ours.push_back(seconds_of([&] { ours = prices.solve(problem); })); },
+                       [&] { cold.peer.push_back(seconds_of([&] { peer = clp.solve(problem); })); }});
     check_equal(ours, peer, cold.bench_case);
     for (int turn = 0; turn < 2; ++turn) {  // the second starts from what a fleet holds
       one.hold(ours.alone);
       one.change(changed);
       problem = one.problem();
-      const double mine = seconds_of([&] { ours = prices.solve(problem); });
-      const double theirs = seconds_of([&] { peer = clp.solve(problem); });
+      double mine = 0, theirs = 0;
+      alternate(repeat, {[&] { mine = seconds_of([&] { ours = prices.solve(problem); }); },
+                         [&] { theirs = seconds_of([&] { peer = clp.solve(problem); }); }});
       check_equal(ours, peer, warm.bench_case);
       if (turn > 0) warm.ours.push_back(mine), warm.peer.push_back(theirs);
     }

@@ -1,9 +1,11 @@
 #include "trireme/nn/product.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
+#include <regex>
 
 // torch exports this product but no header for it. Weak: a torch without it leaves the address empty.
 namespace at::native {
@@ -62,6 +64,17 @@ void product_into(const at::Tensor& out, const at::Tensor& left, const at::Tenso
   }
   auto target = out;
   at::addmm_out(target, out, left, right, add ? 1 : 0, 1);
+}
+
+std::string product_library() {
+  const auto config = at::show_config();
+  std::smatch found;
+  if (onednn_linear() && onednn_writes_into()) {
+    const bool versioned = std::regex_search(config, found, std::regex("MKL-DNN v([0-9.]+)"));
+    return versioned ? "oneDNN " + found[1].str() : "oneDNN";
+  }
+  const bool mkl = std::regex_search(config, found, std::regex("Math Kernel Library Version ([0-9]+[0-9.]*)"));
+  return mkl ? "MKL " + found[1].str() : "torch's own";
 }
 
 }  // namespace trireme

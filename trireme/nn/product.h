@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 namespace trireme {
 
 // `bias` may be undefined. On the CPU in fp32 the product is oneDNN's, whose kernels for wide vectors also run where
@@ -12,5 +14,8 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& matrix, const at::Tens
 
 // out = left · right, or out += left · right, by the same choice of library; written straight into `out`.
 void product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right, bool add);
+
+// The library that multiplies fp32 matrices on the CPU, with its version: "oneDNN 3.12.0", or torch's own choice.
+std::string product_library();
 
 }  // namespace trireme
