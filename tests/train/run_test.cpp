@@ -438,8 +438,8 @@ TEST_F(Run, SaysWhatDoesNotFit) {
   EXPECT_FALSE(room.fits());
   EXPECT_TRUE(room.fits_one());
   EXPECT_THAT(room.shortage(),
-              AllOf(HasSubstr("with checkpoint.keep = 3 and one that is being written they take 1.6 kB"),
-                    HasSubstr("the file system of runs/a has 1.6 kB free")));
+              AllOf(HasSubstr("with checkpoint.keep = 3 and one that is being written they take 1.60 kB more"),
+                    HasSubstr("the file system of runs/a has 1.60 kB free")));
   room.free_bytes = 399;
   EXPECT_FALSE(room.fits_one());
   EXPECT_THAT(room.shortage(), HasSubstr("not even one checkpoint fits: it takes 400 B"));
