@@ -56,18 +56,21 @@ def stopped(args, where, disk, ranks):
     filler = disk / "filler"
     filler.touch()
     job = Job([*words_of(args, ranks, run_dir), "train.steps=100000", "checkpoint.keep=1", "log.every=1"], where)
-    job.wait_for(lambda: checkpoints(run_dir), "a first checkpoint")
-    with open(filler, "wb", buffering=0) as file:  # takes all that is left, also what a save gives back
+    try:
+        job.wait_for(lambda: checkpoints(run_dir), "a first checkpoint")
+        with open(filler, "wb", buffering=0) as file:  # takes all that is left, also what a save gives back
 
-        def fill():
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(4096))
-            return "was not saved" in job.output
+            def fill():
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(bytes(4096))
+                return "was not saved" in job.output
 
-        job.wait_for(fill, "a save had failed")
-    job.process.send_signal(signal.SIGTERM)
-    status = job.wait()
+            job.wait_for(fill, "a save had failed")
+        job.process.send_signal(signal.SIGTERM)
+        status = job.wait()
+    finally:
+        job.end()
     check(status == 1, f"ended with status {status}:\n{job.output}")
     ended = int(re.findall(r"the last checkpoint, of step (\d+)", job.output)[-1])
     check_loss(job, run_dir, 0, ended)
