@@ -312,11 +312,14 @@ TEST_F(Checkpoint, SurvivesASaveThatFails) {
   testing::internal::CaptureStderr();
   trained.save(writer, 2);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("warning: the checkpoint of step 2 was not saved: "), HasSubstr("Training goes on")));
+              AllOf(HasSubstr("warning: the checkpoint of step 2 was not saved: "),
+                    HasSubstr("Earlier checkpoints are untouched")));
   EXPECT_EQ(writer.last()->filename(), "step-1");
+  EXPECT_THAT(writer.failure().value_or(""), HasSubstr("checkpoints"));
   fs::remove(checkpoints());
   fs::rename(folder / "run" / "moved", checkpoints());
   trained.save(writer, 3);
+  EXPECT_FALSE(writer.failure().has_value());  // of the newest save
   EXPECT_EQ(newest_checkpoint(folder / "run").step, 3);
 }
 

@@ -14,7 +14,11 @@
 
 #include "tests/data/temporary.h"
 #include "tests/train/small.h"
+#include "trireme/base/host.h"
+#include "trireme/base/log.h"
+#include "trireme/base/safetensors.h"
 #include "trireme/train/checkpoint.h"
+#include "trireme/train/disk_room.h"
 #include "trireme/train/run_folder.h"
 
 namespace trireme {
@@ -93,7 +97,6 @@ TEST_F(Run, LeavesItsFolderBehind) {
               AllOf(HasSubstr("ranks: 2\n"), HasSubstr("sync: allreduce\n"),
                     HasSubstr("{rank: 1, first: 3, samples: 4, microbatches: 1}"),
                     HasSubstr("{stage: 0, replicas: 2, chunks: [embedding - head], layers: 4, ")));
-  EXPECT_THAT(text_of(folder / "run/log.txt"), HasSubstr("run folder: "));
 
   std::set<int64_t> steps, evaluated, saved;
   for (const auto& line : lines_of(folder / "run/metrics.jsonl")) {
@@ -299,8 +302,9 @@ TEST_F(Run, RefusesToResumeWithOtherSettings) {
   EXPECT_EQ(run_whole(allowed, resume(), 2).steps, 3);
 }
 
-// A full disk, played by a limit on the size of files in a process of its own.
-TEST_F(Run, GoesOnWhenTheDiskIsFull) {
+// A full disk, played by a limit on the size of files in a process of its own. A save that fails on the way is no
+// reason to end; a run that ends without its last state is not done.
+TEST_F(Run, FailsWhenItsLastStateCannotBeSaved) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto child = [&] {
     auto config = config_in("run");
@@ -310,17 +314,77 @@ TEST_F(Run, GoesOnWhenTheDiskIsFull) {
     const rlimit limit{16'384, RLIM_INFINITY};
     setrlimit(RLIMIT_FSIZE, &limit);
     config.train.steps = 20;
-    const auto result = run_whole(config, resume());
+    int status = 0;
+    std::string said;
+    try {
+      run_whole(config, resume(), 2);
+    } catch (const Error& error) {
+      status = error.exit_status();
+      said = error.what();
+    }
     const bool untouched = text_of(folder / "run/checkpoints/step-10/model.safetensors") == before;
     const auto left = list_checkpoints(folder / "run");
     const bool only =
         left.size() == 2 && left[0].filename() == "step-10" && !fs::exists(folder / "run/checkpoints/step-20.partial");
+    const auto newest = (folder / "run/checkpoints/step-10").string();
+    const bool told =
+        said.find("the last checkpoint, of step 20, was not saved: ") == 0 &&
+        said.find("steps 11 to 20 are lost; the newest whole checkpoint is " + newest) != std::string::npos;
+    const bool all_steps = lines_of(folder / "run/metrics.jsonl").back().value("step", 0) == 20;
     std::error_code ignored;
     fs::remove_all(folder / "", ignored);  // this process leaves without its destructors
-    _exit(result.steps == 20 && untouched && only ? 0 : 1);
+    fprintf(stderr, "%s\n", said.c_str());
+    _exit(status == 1 && untouched && only && told && all_steps ? 0 : 1);
   };
   EXPECT_EXIT(child(), testing::ExitedWithCode(0),
-              "warning: the checkpoint of step 20 was not saved: .*File too large");
+              "warning: the checkpoint of step 15 was not saved: .*File too large");
+}
+
+TEST_F(Run, HasItsFolderToItself) {
+  auto config = config_in("run", small_mlp());
+  const auto others = [&] {
+    auto other = config;
+    EXPECT_THAT(refusal_of([&] { run_whole(other); }), HasSubstr("run is in use by process "));
+    EXPECT_THAT(refusal_of([&] { run_whole(other, resume()); }), HasSubstr("run is in use by process "));
+    EXPECT_THAT(refusal_of([&] { describe_run(other, 1); }), HasSubstr("run is in use by process "));
+  };
+  RunOptions options;
+  int asked = 0;
+  options.after_step = [&](const StepReport& report) {
+    if (report.step == 2 && asked++ == 0) others();
+  };
+  EXPECT_EQ(run_whole(config, options).steps, 10);
+  EXPECT_EQ(asked, 1);
+  config.train.steps = 12;
+  EXPECT_EQ(run_whole(config, resume()).steps, 12);
+}
+
+// A run that is refused before its first step leaves no folder, and takes no number.
+TEST_F(Run, LeavesNoFolderOfARunThatNeverBegan) {
+  run_whole(small_mlp(), {.name = "mlp"});
+  auto other = small_gpt();
+  other.model.from = "runs/mlp-1";
+  EXPECT_THAT(refusal_of([&] { run_whole(other, {.name = "mlp"}); }), testing::Not(testing::IsEmpty()));
+  EXPECT_FALSE(fs::exists("runs/mlp-2"));
+}
+
+// log.txt: what was started, every line with its time, the result.
+TEST_F(Run, WritesDownWhatItSays) {
+  auto config = config_in("run");
+  config.log.every = 5;
+  testing::internal::CaptureStderr();
+  log::set_file({});
+  const auto result = run_whole(config, {}, 2);
+  log::end(0);
+  testing::internal::GetCapturedStderr();
+  const auto text = text_of(folder / "run/log.txt");
+  for (const auto* line : {"  trireme ", ": 2 rank(s), the first is process ", "  command line: ", "  in folder: ",
+                           "  run folder: ", "  step 1/10  loss ", "  step 5/10  loss ", "  step 10/10  loss ",
+                           "  trained 10 steps: loss ", "  ended with exit status 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, testing::Not(HasSubstr("step 4/10")));
+  EXPECT_THAT(text, HasSubstr("on host " + host_name()));
 }
 
 TEST_F(Run, CountsThreads) {
@@ -331,9 +395,61 @@ TEST_F(Run, CountsThreads) {
   EXPECT_GE(threads_per_rank(config, 100), 1);
 }
 
+// The room that a run needs for its checkpoints, held against what it really takes.
+TEST_F(Run, KnowsTheRoomForItsCheckpoints) {
+  for (const auto& base : {small_gpt(), small_mlp()}) {
+    for (const auto precision : {Precision::fp64, Precision::bf16}) {
+      auto config = config_in("run", base);
+      config.train.precision = precision;
+      config.checkpoint.every = 4;
+      config.checkpoint.keep = 2;
+      const auto model = build_model(config.model, 20);
+      fs::remove_all(folder / "run");
+      const auto before = disk_room(config, *model, folder / "run", 0);
+      EXPECT_EQ(before.next_bytes, before.checkpoint_bytes);
+      EXPECT_EQ(before.most_bytes, 3 * before.checkpoint_bytes);  // steps 4 and 8, and 10 before 4 goes
+      run_whole(config);
+      uint64_t bytes = 0;
+      for (const auto* file : {"model.safetensors", "optimizer.safetensors"}) {
+        const Safetensors tensors(folder / "run/checkpoints/step-10" / file);
+        for (const auto& tensor : tensors.tensors()) bytes += tensor.bytes;
+      }
+      EXPECT_EQ(before.checkpoint_bytes, bytes);
+      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, 0u);  // nothing is left to do
+      config.train.steps = 30;
+      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, bytes);  // as many stay as are there
+      config.checkpoint.keep = 5;
+      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, 4 * bytes);
+      config.checkpoint.every = 0;
+      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, bytes);
+    }
+  }
+}
+
+TEST_F(Run, SaysWhatDoesNotFit) {
+  DiskRoom room{.run_dir = "runs/a",
+                .keep = 3,
+                .checkpoint_bytes = 400,
+                .next_bytes = 400,
+                .most_bytes = 1600,
+                .free_bytes = 1600};
+  EXPECT_TRUE(room.fits());
+  room.free_bytes = 1599;
+  EXPECT_FALSE(room.fits());
+  EXPECT_TRUE(room.fits_one());
+  EXPECT_THAT(room.shortage(),
+              AllOf(HasSubstr("with checkpoint.keep = 3 and one that is being written they take 1.60 kB more"),
+                    HasSubstr("the file system of runs/a has 1.60 kB free")));
+  room.free_bytes = 399;
+  EXPECT_FALSE(room.fits_one());
+  EXPECT_THAT(room.shortage(), HasSubstr("not even one checkpoint fits: it takes 400 B"));
+}
+
 TEST_F(Run, DescribesWhatItWouldDo) {
   const auto text = describe_run(small_gpt(), 2);
-  EXPECT_THAT(text, AllOf(HasSubstr("embedding"), HasSubstr("h.1"), HasSubstr("the first batch reads well")));
+  EXPECT_THAT(text, AllOf(HasSubstr("embedding"), HasSubstr("h.1"), HasSubstr("a checkpoint takes "),
+                          HasSubstr("the first batch reads well")));
+  EXPECT_FALSE(fs::exists("runs"));
   auto config = small_gpt();
   config.parallel.shares = {3, 1};
   EXPECT_THAT(describe_run(config, 2), HasSubstr("deals the 7 samples of a step to the replicas as 5, 2\n"));

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_lock.h"
 #include "trireme/parallel/replica_check.h"
 #include "trireme/train/checkpoint.h"
 
@@ -13,13 +14,15 @@ void save(const std::filesystem::path& folder, ReplicatedModule& model, const Mo
   std::string problem;  // the first rank's, which all must hear of
   if (world.rank() == 0) {
     try {
+      auto lock = FolderLock::take(folder);
+      lock.keep();
       CheckpointWriter writer(folder, CheckpointConfig{}, "", world.recorder());
       Progression progression;
       progression.step = model.steps();
       progression.updates = optimizer.updates();
       writer.save(model.parameters(), model.store(), progression, model.buffers());
       writer.finish(1e9);
-      if (!writer.last()) problem = "see the warnings above";
+      problem = writer.failure().value_or("");
     } catch (const Error& error) {
       problem = error.what();
     }

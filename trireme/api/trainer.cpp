@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/log.h"
 #include "trireme/device/device.h"
 #include "trireme/optim/store.h"
 #include "trireme/parallel/replica_check.h"
@@ -44,6 +45,10 @@ std::unique_ptr<Model> Trainer::make_model() const {
 RunResult Trainer::run() {
   auto model = make_model();
   check_same_parameters(model->parameters(), world_.communicator());
+  // What the caller says after the run is none of the run's log.
+  struct CloseLog {
+    ~CloseLog() { log::set_file({}); }
+  } const closes_log;
   return train(config_, world_, options_, Subject{std::move(model), split(dataset_, config_.data.validation)});
 }
 

@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/error.h"
 
@@ -169,8 +170,13 @@ void write_atomically(const fs::path& path, std::span<const std::byte> bytes) {
 
 void make_folder(const fs::path& path) {
   std::error_code error;
+  std::vector<fs::path> made;  // the innermost first
+  for (auto name = without_trailing_slash(path); !name.empty() && !fs::exists(name, error); name = name.parent_path())
+    made.push_back(name);
   fs::create_directories(path, error);
   if (error) refuse("cannot make the folder {}: {}", path.string(), error.message());
+  // What is written durably into a folder lasts no longer than the folder's own name.
+  for (auto name = made.rbegin(); name != made.rend(); ++name) sync_folder(folder_of(*name));
 }
 
 void remove_tree(const std::filesystem::path& path) {

@@ -96,13 +96,15 @@ int main(int argc, char** argv) {
   // Keep freed memory: activations of one step are those of the next, and fresh pages cost a fault each.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  int status = 1;
   try {
-    return trireme::run(argc, argv);
+    status = trireme::run(argc, argv);
   } catch (const trireme::Error& error) {
     trireme::log::error("{}", error.what());
-    return error.exit_status();
+    status = error.exit_status();
   } catch (const std::exception& error) {
     trireme::log::error("{}", error.what());
-    return 1;
   }
+  trireme::log::end(status);
+  return status;
 }

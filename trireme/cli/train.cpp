@@ -83,6 +83,7 @@ int train_here(const TrainOptions& options, const Surroundings& around) {
   const auto world = World::join(around, comm.transport, comm.links.empty() ? Links() : read_links(comm.links));
   const auto result = train(request.config, *world, request.run);
   if (world->rank() == 0) finish(result);
+  if (around.ours || world->rank() != 0) log::set_file({});  // the launcher, or rank 0, says how the job ends
   // A rank that ends otherwise than with 0 is a failure to mpirun; our launcher knows that the job was asked to stop.
   if (around.launcher == Launcher::mpirun && around.ours) return 0;
   return result.stopped_by == 0 ? 0 : 128 + result.stopped_by;
@@ -106,7 +107,10 @@ int run_train(const TrainOptions& options) {
     log::set_rank(around.rank);
     if (around.launcher != Launcher::trireme) log::info("{}", around.describe());
     if (options.dry_run) {
-      if (around.rank == 0) std::cout << describe_run(read(options).config, around.size);
+      if (around.rank == 0) {
+        const auto request = read(options);
+        std::cout << describe_run(request.config, around.size, request.run);
+      }
       return 0;
     }
     return train_here(options, around);
@@ -114,7 +118,7 @@ int run_train(const TrainOptions& options) {
   const auto request = read(options);  // refuse bad input before any rank is started
   const int ranks = std::max(1, options.ranks);
   if (options.dry_run) {
-    std::cout << describe_run(request.config, ranks);
+    std::cout << describe_run(request.config, ranks, request.run);
     return 0;
   }
   if (ranks == 1 || options.threads) return train_here(options, around);

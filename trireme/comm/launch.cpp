@@ -10,6 +10,7 @@
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/core_sharing.h"
 #include "trireme/comm/process.h"
@@ -29,6 +30,7 @@ struct Job {
   bool stopped_twice = false;
   int exit_status = 0;
   int64_t kill_at_ns = 0;
+  bool logs = false;  // what is said here stands in the run's log.txt
 
   // mpirun does not take its ranks along: they are on the board.
   void kill_all() {
@@ -162,7 +164,25 @@ void help_to_end(Job& job) {
   }
 }
 
+std::filesystem::path shared_log(const Board& board) { return board.path().string() + ".log"; }
+
+// As soon as the first rank has said where it is.
+void join_log(Job& job) {
+  if (job.logs) return;
+  std::ifstream stream(shared_log(*job.board));
+  std::string path;
+  if (!std::getline(stream, path)) return;
+  log::set_file(path);
+  job.logs = true;
+  std::error_code ignored;
+  std::filesystem::remove(shared_log(*job.board), ignored);
+}
+
 }  // namespace
+
+void share_log(const Board& board, const std::filesystem::path& log) {
+  write_atomically(shared_log(board), log.string() + "\n");
+}
 
 int launch(const LaunchOptions& options) {
   sweep_boards();
@@ -172,6 +192,7 @@ int launch(const LaunchOptions& options) {
   const Signals signals;
   start_ranks(job, options);
   while (!job.running.empty()) {
+    join_log(job);
     signals.wait([&](int signal) { ask_to_stop(job, signal); },
                  [&](pid_t pid, int status) {
                    if (job.running.count(pid)) ended(job, pid, status);
@@ -183,6 +204,7 @@ int launch(const LaunchOptions& options) {
       job.kill_at_ns = monotonic_ns() + patience_ns;
     }
   }
+  join_log(job);
   remove_board(job.board->path());
   return job.exit_status;
 }

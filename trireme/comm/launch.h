@@ -2,8 +2,11 @@
 // the rank that dies, and leaves nobody behind.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
+
+#include "trireme/observe/board.h"
 
 namespace trireme {
 
@@ -17,5 +20,9 @@ struct LaunchOptions {
 
 // Runs the job to its end; the exit status for the shell.
 int launch(const LaunchOptions& options);
+
+// For the first rank of a job that our launcher started: where the run keeps its log, so that what the launcher says
+// stands there too. The launcher knows no run; it finds this beside the board, and takes it away.
+void share_log(const Board& board, const std::filesystem::path& log);
 
 }  // namespace trireme

@@ -172,7 +172,8 @@ LiveLine& live_line() {
 
 }  // namespace
 
-Progress::Progress(int64_t every) : every_(std::max<int64_t>(every, 1)), live_(can_redraw()) {
+Progress::Progress(int64_t every, bool quiet)
+    : every_(std::max<int64_t>(every, 1)), quiet_(quiet), live_(!quiet && can_redraw()) {
   if (live_) log::set_before_line([] { live_line().clear(); });
 }
 
@@ -182,41 +183,40 @@ void Progress::step(const StepReport& report) {
   last_ = report;
   last_->eval_loss = evaluated.eval_loss;
   last_->eval_accuracy = evaluated.eval_accuracy;
-  last_is_shown_ = false;
+  last_is_written_ = false;
 
   // The first step also pays for warming up, so the second takes its place; then a mean over the last ten or so.
   ++reports_;
   average_step_s_ += (report.step_s - average_step_s_) / static_cast<double>(std::clamp<int64_t>(reports_ - 1, 1, 10));
 
-  if (live_) {
-    if (ends || live_line().is_due()) live_line().draw(live_text(*last_, average_step_s_));
-  } else if (ends || report.step % every_ == 0) {
-    print_plain();
-  }
+  if (live_ && (ends || live_line().is_due())) live_line().draw(live_text(*last_, average_step_s_));
+  if (ends || report.step % every_ == 0) write_plain();
 }
 
-void Progress::print_plain() {
+void Progress::write_plain() {
   std::string line;
   for (const auto& field : fields_of(*last_, average_step_s_)) line += (line.empty() ? "" : "  ") + field.text();
-  line += "\n";
   if (reports_ == 1 && !last_->memory.empty()) {
     std::string owners;
     for (const auto& [owner, bytes] : last_->memory) {
       owners += fmt::format("{}{} {}", owners.empty() ? "" : ", ", owner, human_bytes(static_cast<double>(bytes)));
     }
-    line += "memory: " + owners + "\n";
+    line += "\nmemory: " + owners;
   }
-  print(line);
-  last_is_shown_ = true;
+  if (live_ || quiet_) {
+    log::note(line);
+  } else {
+    log::info("{}", line);
+  }
+  last_is_written_ = true;
 }
 
 void Progress::finish() {
+  if (last_ && !last_is_written_) write_plain();
   if (live_) {
     log::set_before_line(nullptr);
     if (last_) live_line().draw(live_text(*last_, average_step_s_));
     live_line().leave();
-  } else if (last_ && !last_is_shown_) {
-    print_plain();
   }
   live_ = false;
   last_.reset();

@@ -16,12 +16,6 @@ int64_t value_bytes(Precision precision) {
   return precision == Precision::fp64 ? 8 : precision == Precision::fp32 ? 4 : 2;
 }
 
-// Moments that the optimizer keeps of each parameter.
-int64_t moments(const OptimizerConfig& optimizer) {
-  if (optimizer.kind == OptimizerKind::adamw) return 2;
-  return optimizer.momentum > 0 ? 1 : 0;
-}
-
 struct Pass {
   int64_t samples;
   int microbatches;
@@ -67,6 +61,11 @@ int64_t shared_elements(const LayerTable& table, const std::vector<int64_t>& beg
 }
 
 }  // namespace
+
+int64_t moments_of(const OptimizerConfig& optimizer) {
+  if (optimizer.kind == OptimizerKind::adamw) return 2;
+  return optimizer.momentum > 0 ? 1 : 0;
+}
 
 std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh) {
   const auto begins = part_begins(table, config.parallel, mesh);
@@ -116,7 +115,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     if (s == mesh.stage_of_part(0)) tied = shared_elements(table, begins, mesh);
     const int64_t aside = config.parallel.schedule == ScheduleKind::pipedream_2bw ? tied : 0;
     plan.gradient_bytes = (trained + aside) * master;
-    plan.optimizer_bytes = trained * master * moments(config.optimizer);
+    plan.optimizer_bytes = trained * master * moments_of(config.optimizer);
     plan.activation_bytes = most_held(*schedule, activations) * value * microbatch;
     stages.push_back(plan);
   }

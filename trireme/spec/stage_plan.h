@@ -32,6 +32,9 @@ struct StagePlan {
   }
 };
 
+// Moments that the optimizer keeps of each parameter.
+int64_t moments_of(const OptimizerConfig& optimizer);
+
 std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh);
 
 // A table for people.

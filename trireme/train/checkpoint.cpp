@@ -15,7 +15,7 @@
 #include "trireme/base/pattern.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/tensor_files.h"
-#include "trireme/base/units.h"
+#include "trireme/train/checkpoint_parts.h"
 #include "trireme/train/weights.h"
 
 namespace trireme {
@@ -225,7 +225,10 @@ CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& con
   make_folder(folder_);
   // What a killed run left half-written is of no use to anybody.
   if (part_.writer == 0) clean();
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this, rank = log::rank()] {
+    log::set_rank(rank);
+    run();
+  });
 }
 
 void CheckpointWriter::clean() const {
@@ -312,17 +315,20 @@ void CheckpointWriter::run() {
     changed_.wait(lock, [&] { return pending_ || ending_; });
     if (!pending_) return;
     lock.unlock();
+    std::optional<std::string> failure;
     try {
       write(*snapshot_);
     } catch (const std::exception& error) {
-      // Training is worth more than this checkpoint: say so and go on; the older ones are untouched.
-      log::warn("the checkpoint of step {} was not saved: {}. Training goes on; earlier checkpoints are untouched",
+      // Training is worth more than this checkpoint: say so and go on. Only a run that ends without its last one fails.
+      failure = error.what();
+      log::warn("the checkpoint of step {} was not saved: {}. Earlier checkpoints are untouched",
                 snapshot_->progression.step, error.what());
       recorder_.event("checkpoint_failed", {{"step", snapshot_->progression.step}, {"reason", error.what()}});
       if (part_.writer == 0)
         remove_tree(folder_ / fmt::format("step-{}{}", snapshot_->progression.step, partial_suffix));
     }
     lock.lock();
+    failure_ = std::move(failure);
     pending_ = false;
     changed_.notify_all();
   }
@@ -337,13 +343,20 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   try {
     write_part(snapshot, partial);
   } catch (...) {
-    // Whoever waits for this part must not wait for ever.
-    std::ofstream(partial / fmt::format("part-{}.failed", part_.writer));
+    note_failed_part(partial, part_.writer);
     throw;
   }
   if (part_.writer != 0) return;
 
-  const auto files = gather_parts(partial);
+  PartWait wait;
+  wait.ranks = part_.writer_ranks;
+  wait.hurried = part_.stop_asked;
+  wait.given_up = [&] {
+    std::lock_guard lock(mutex_);
+    return ending_;
+  };
+  wait.progressed = [&] { ++pieces_written_; };
+  const auto files = gather_parts(partial, wait);
   uint64_t total = 0;
   for (const auto& [file, entry] : files.items()) total += entry.at("bytes").get<uint64_t>();
   write_manifest(partial, files, progression, resolved_config_);
@@ -383,31 +396,9 @@ void CheckpointWriter::write_part(const Snapshot& snapshot, const fs::path& part
     write_file("model" + suffix, snapshot.model);
     write_file("optimizer" + suffix, snapshot.optimizer);
   }
-  if (!snapshot.own.empty()) write_file("rank" + one_of(part_.writer, part_.writers), snapshot.own);
-  write_atomically(partial / fmt::format("part-{}.json", part_.writer), files.dump());
-}
-
-// Waits for the notes of all writers and takes them away: what they say goes into the manifest.
-ordered_json CheckpointWriter::gather_parts(const fs::path& partial) {
-  ordered_json files;
-  for (int writer = 0; writer < part_.writers; ++writer) {
-    const auto note = partial / fmt::format("part-{}.json", writer);
-    while (!fs::exists(note)) {
-      if (fs::exists(partial / fmt::format("part-{}.failed", writer)))
-        fail("writer {} could not save its part", writer);
-      {
-        std::unique_lock lock(mutex_);
-        if (ending_) fail("the run ended before writer {} had saved its part", writer);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      ++pieces_written_;  // the others are at work: their own watchdogs look after them
-    }
-    std::ifstream stream(note);
-    const auto part = ordered_json::parse(stream);
-    for (const auto& [file, entry] : part.items()) files[file] = entry;
-    fs::remove(note);
-  }
-  return files;
+  if (!snapshot.own.empty())
+    write_file("rank" + one_of(part_.writer, static_cast<int>(part_.writer_ranks.size())), snapshot.own);
+  note_part(partial, part_.writer, files);
 }
 
 void CheckpointWriter::prune(int64_t newest) {
@@ -422,7 +413,8 @@ bool CheckpointWriter::finish(double timeout_s) {
   return wait_until_written(lock, timeout_s);
 }
 
-// A disk that is slow is not a rank that hangs: as long as pieces get written, the watchdog is told so.
+// A disk that is slow is not a rank that hangs: as long as pieces get written, here or by those who are waited for, the
+// watchdog is told so. A wait alone tells it nothing.
 bool CheckpointWriter::wait_until_written(std::unique_lock<std::mutex>& lock, double timeout_s) {
   uint64_t seen = pieces_written_;
   for (double waited_s = 0; pending_ && waited_s < timeout_s; waited_s += 0.25) {
@@ -436,6 +428,11 @@ bool CheckpointWriter::wait_until_written(std::unique_lock<std::mutex>& lock, do
 std::optional<fs::path> CheckpointWriter::last() const {
   std::lock_guard lock(mutex_);
   return last_;
+}
+
+std::optional<std::string> CheckpointWriter::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 }  // namespace trireme

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
@@ -68,8 +69,10 @@ OwnState read_own_state(const CheckpointInfo& info, int rank, int ranks);
 // first writer waits for the others' files and completes the folder.
 struct CheckpointPart {
   int stage = 0, stages = 1;
-  int writer = 0, writers = 1;
+  int writer = 0;
+  std::vector<int> writer_ranks{0};  // of all writers
   bool model = true;
+  std::function<bool()> stop_asked = [] { return false; };  // then nobody is waited for as long as otherwise
 };
 
 // Writes checkpoints in the background: save() copies the state, which is all the training waits for, and returns.
@@ -83,17 +86,19 @@ class CheckpointWriter {
   void keep_own(const OwnState& state);
   void save(const ParameterList& order, const ParameterStore& store, const Progression& progression,
             const BufferList& buffers = {});
-  // Waits for the save that is under way; false if `timeout_s` was too short.
+  // Waits for the save that is under way; false if `timeout_s` was too short. The watchdog hears of it as long as
+  // something is written.
   bool finish(double timeout_s);
   // The newest folder that was completed by this writer.
   std::optional<std::filesystem::path> last() const;
+  // Why the newest save failed, where it did.
+  std::optional<std::string> failure() const;
 
  private:
   struct Snapshot;
   void run();
   void write(const Snapshot& snapshot);
   void write_part(const Snapshot& snapshot, const std::filesystem::path& partial);
-  nlohmann::ordered_json gather_parts(const std::filesystem::path& partial);
   void prune(int64_t newest);
   void clean() const;
   bool wait_until_written(std::unique_lock<std::mutex>& lock, double timeout_s);
@@ -109,6 +114,7 @@ class CheckpointWriter {
   bool pending_ = false, ending_ = false;
   std::atomic<uint64_t> pieces_written_{0};
   std::optional<std::filesystem::path> last_;
+  std::optional<std::string> failure_;
   std::thread thread_;
 };
 

@@ -1,12 +1,10 @@
 #include "trireme/train/run.h"
 
-#include <signal.h>
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <climits>
 #include <cmath>
 #include <fstream>
@@ -32,8 +30,11 @@
 #include "trireme/spec/stage_plan.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/dealing.h"
+#include "trireme/train/disk_room.h"
 #include "trireme/train/run_folder.h"
+#include "trireme/train/run_log.h"
 #include "trireme/train/run_trace.h"
+#include "trireme/train/stop_signals.h"
 #include "trireme/train/straggler_watch.h"
 #include "trireme/train/stage_trainer.h"
 #include "trireme/train/teacher.h"
@@ -46,33 +47,6 @@ namespace trireme {
 namespace fs = std::filesystem;
 
 namespace {
-
-// A signal handler may touch little: it writes the wish to stop on the board, where the step loop looks.
-std::atomic<Board*> board_of_process{nullptr};
-
-void on_stop_signal(int signal) {
-  if (auto* board = board_of_process.load()) board->request_stop(signal);
-}
-
-// While it lives, SIGTERM and ctrl-C end the run after the step, with a checkpoint.
-class StopSignals {
- public:
-  explicit StopSignals(Board& board) {
-    board_of_process = &board;
-    struct sigaction action{};
-    action.sa_handler = on_stop_signal;
-    action.sa_flags = SA_RESTART | SA_RESETHAND;  // a second one ends the process
-    for (size_t i = 0; i < 3; ++i) sigaction(signals[i], &action, &before_[i]);
-  }
-  ~StopSignals() {
-    for (size_t i = 0; i < 3; ++i) sigaction(signals[i], &before_[i], nullptr);
-    board_of_process = nullptr;
-  }
-
- private:
-  static constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
-  struct sigaction before_[3];
-};
 
 // Ranks that were started with different configurations, or see different data, must not train together.
 void check_same_everywhere(World& world, const std::string& resolved, const Dataset& data) {
@@ -239,11 +213,35 @@ LayerTable table_of(const RunConfig& config, const Model& model) {
   return model.table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
 }
 
+RunFolder find_run_folder(const RunConfig& config, const RunOptions& options, RunFolder::Access access) {
+  return options.resume ? RunFolder::resume(config, options.name, options.resume_from, access)
+                        : RunFolder::fresh(config, options.name, access);
+}
+
+constexpr double forever = 1e9;  // seconds
+
+// What ends every rank alike is said by the first; the others give it the time.
+void give_first_rank_time(World& world) {
+  if (world.ranks_are_threads()) return;
+  for (int tries = 0; tries < 100 && !world.board()->faulted(); ++tries) usleep(10'000);
+}
+
+// What a run of this rank holds for as long as it may write: first the folder, then what writes there.
+struct Holdings {
+  RunFolder folder;
+  std::unique_ptr<CheckpointWriter> writer;
+};
+
 // One run of this rank, from its data to its last checkpoint.
 class Run {
  public:
-  Run(const RunConfig& config, World& world, const RunOptions& options, std::unique_ptr<CheckpointWriter>& writer)
-      : config_(config), world_(world), options_(options), writer_(writer), resolved_(resolved_yaml(config)) {}
+  Run(const RunConfig& config, World& world, const RunOptions& options, Holdings& holdings)
+      : config_(config),
+        world_(world),
+        options_(options),
+        writer_(holdings.writer),
+        resolved_(resolved_yaml(config)),
+        folder_(holdings.folder) {}
 
   RunResult operator()(std::optional<Subject> subject) {
     data_ = subject ? std::move(subject->data) : open_data(config_);
@@ -251,7 +249,7 @@ class Run {
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
     const auto stages = planned(config_, *data_.train, table_of(config_, *model), world_.size());
     check_fits_here(config_, *data_.train, stages, world_.size(), ranks_here(world_));
-    const auto checkpoint = find_folder();
+    const auto checkpoint = find_folder(*model);
     StageTrainer trainer(config_, world_, data_, std::move(model));
     if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
       load_weights(open_source_model(config_.model.from), trainer.model().parameters(), trainer.store(),
@@ -272,31 +270,39 @@ class Run {
                   world_.size());
     }
     folder_.path = world_.from_first(folder_.path.string(), "share the run's folder");
+    open_run_log(world_, folder_.path);
     if (world_.rank() == 0) open_folder(trainer, stages);
     open_writer(trainer);
     result_.run_dir = folder_.path;
     result_.items = data_.train->items();
+    const int64_t begun_at = trainer.progression().step;
     do_steps(trainer);
     result_.steps = trainer.progression().step;
     result_.skipped = trainer.progression().skipped;
-    finish(checkpoint);
+    finish(checkpoint, begun_at);
+    if (world_.rank() == 0) log::note(result_.brief());
     return result_;
   }
 
  private:
-  // Rank 0 finds the run's folder and the checkpoint to go on from, if any; the others are told.
-  std::string find_folder() {
-    std::string problem;
+  // Rank 0 finds the run's folder, which is its alone from here on, and the checkpoint to go on from, if any; the
+  // others are told.
+  std::string find_folder(const Model& model) {
+    std::optional<Error> problem;
     if (world_.rank() == 0) {
       try {
-        folder_ = options_.resume ? RunFolder::resume(config_, options_.name, options_.resume_from)
-                                  : RunFolder::fresh(config_, options_.name);
+        folder_ = find_run_folder(config_, options_, RunFolder::Access::take);
+        const auto room =
+            disk_room(config_, model, folder_.path, folder_.checkpoint ? folder_.checkpoint->progression.step : 0);
+        if (!room.fits_one()) refuse("{}", room.shortage());
+        if (!room.fits()) log::warn("{}", room.shortage());
       } catch (const Error& error) {
-        problem = error.what();
+        problem = error;
       }
     }
-    problem = world_.from_first(problem, "share the run's folder");
-    if (!problem.empty()) refuse("{}", problem);
+    const auto said = world_.from_first(problem ? problem->what() : "", "share the run's folder");
+    if (problem) throw *problem;
+    if (!said.empty()) refuse("{}", said);
     return world_.from_first(folder_.checkpoint ? folder_.checkpoint->folder.string() : "", "share the checkpoint");
   }
 
@@ -306,8 +312,11 @@ class Run {
     const int stage = mesh.stage_of(world_.rank());
     const bool model = mesh.replica_of(world_.rank()) == 0, own = !trainer.own_state().empty();
     if (!model && !own) return;
-    const CheckpointPart part{stage, mesh.stages, own ? world_.rank() : stage, own ? world_.size() : mesh.stages,
-                              model};
+    if (world_.rank() != 0) folder_.lock = FolderLock::join(folder_.path);
+    CheckpointPart part{stage, mesh.stages, own ? world_.rank() : stage, {}, model};
+    for (int writer = 0; writer < (own ? world_.size() : mesh.stages); ++writer)
+      part.writer_ranks.push_back(own ? writer : mesh.rank_of(writer, 0));
+    part.stop_asked = [board = world_.board()] { return board->stop_requested() != 0; };
     writer_ = std::make_unique<CheckpointWriter>(folder_.path, config_.checkpoint, resolved_, world_.recorder(), part);
   }
 
@@ -315,11 +324,11 @@ class Run {
     auto& recorder = world_.recorder();
     const int64_t begun_at = trainer.progression().step, known = options_.resume ? begun_at : -1;
     set_aside_checkpoints_after(folder_.path, begun_at);
+    folder_.lock->keep();
     folder_.prepare(resolved_, plan_yaml(config_, stages, world_, trainer));
-    log::set_file(folder_.path / "log.txt");
     recorder.add_sink(std::make_unique<MetricsFile>(folder_.path / "metrics.jsonl", known));
     if (config_.log.tensorboard) recorder.add_sink(make_tensorboard(folder_.path, known));
-    if (!options_.quiet) recorder.add_sink(std::make_unique<Progress>(config_.log.every));
+    recorder.add_sink(std::make_unique<Progress>(config_.log.every, options_.quiet));
     log::info("{}", trainer.brief());
     log::info("data: {}", data_.train->describe());
     const auto& distill = config_.distill;
@@ -407,16 +416,34 @@ class Run {
     together_at_ = step;
   }
 
-  void finish(const std::string& resumed_from) {
+  void finish(const std::string& resumed_from, int64_t begun_at) {
     world_.recorder().compute("finish");
+    std::string lost;
     if (writer_) {
-      writer_->finish(1e9);
+      writer_->finish(forever);
       result_.checkpoint = writer_->last().value_or(resumed_from).string();
+      if (const auto failure = writer_->failure()) lost = describe_loss(*failure, begun_at);
     }
     world_.recorder().finish();
+    lost = world_.from_first(lost, "share how the run ends");
     // Everybody leaves together: rank 0 may still have been writing.
     world_.communicator().wait(world_.communicator().barrier("finish"));
-    log::set_file({});
+    if (lost.empty()) return;
+    if (world_.rank() != 0) give_first_rank_time(world_);
+    fail("{}", lost);
+  }
+
+  // The last state could not be saved: which steps are lost with it, and what there is to go on from.
+  std::string describe_loss(const std::string& failure, int64_t begun_at) const {
+    const auto newest = fs::path(result_.checkpoint);
+    const int64_t saved = newest.empty() ? begun_at : step_of_checkpoint(newest);
+    const auto steps = saved + 1 == result_.steps ? fmt::format("step {} is", result_.steps)
+                                                  : fmt::format("steps {} to {} are", saved + 1, result_.steps);
+    const auto rest = newest.empty()
+                          ? std::string("there is no whole checkpoint")
+                          : fmt::format("the newest whole checkpoint is {}: --resume goes on from it", newest.string());
+    return fmt::format("the last checkpoint, of step {}, was not saved: {}. {} lost; {}", result_.steps, failure, steps,
+                       rest);
   }
 
   const RunConfig& config_;
@@ -425,7 +452,7 @@ class Run {
   std::unique_ptr<CheckpointWriter>& writer_;
   const std::string resolved_;
   Split data_;
-  RunFolder folder_;  // rank 0's
+  RunFolder& folder_;  // the others' knows the path alone
   RunResult result_;
   int64_t reported_ = 0, together_at_ = 0;  // the last step that was told, and in which all ranks stood
 };
@@ -434,8 +461,9 @@ class Run {
 
 RunResult train(const RunConfig& config, World& world, const RunOptions& options, std::optional<Subject> subject) {
   at::set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads) : world.threads());
-  StopSignals stop_signals(*world.board());
-  std::unique_ptr<CheckpointWriter> writer;
+  std::optional<StopSignals> stop_signals;
+  if (!world.ranks_are_threads() || world.rank() == 0) stop_signals.emplace(world.board());
+  Holdings holdings;
   // Ranks that are threads live and die together: there is nobody to watch.
   std::optional<Watchdog> watchdog;
   if (!world.ranks_are_threads()) {
@@ -444,7 +472,9 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
                                      .stop_s = config.watchdog.stop,
                                      .before_exit =
                                          [&] {
-                                           if (writer) writer->finish(5);  // a save under way is worth a moment
+                                           // A save under way is worth a moment.
+                                           if (holdings.writer) holdings.writer->finish(5);
+                                           end_run_log(world, world.board()->fault_exit_status());
                                          },
                                      .advice = "; continue it with --resume",
                                      // A host's own ranks know better what is wrong there: they have the first word.
@@ -454,19 +484,20 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
                                          }});
   }
   try {
-    auto result = Run(config, world, options, writer)(std::move(subject));
+    auto result = Run(config, world, options, holdings)(std::move(subject));
     if (watchdog) watchdog->stand_down();
     return result;
   } catch (Error& error) {
     // Peers read this on the board and end with the same status; the first to write it speaks for all.
     if (world.size() > 1 && !world.ranks_are_threads()) {
       if (watchdog) watchdog->stand_down();
-      // What the user asked for is wrong on every rank alike, as a rule: rank 0 says it, the others give it the time.
-      const bool alike = error.kind() == Error::Kind::refused && world.rank() != 0;
-      for (int tries = 0; alike && tries < 100 && !world.board()->faulted(); ++tries) usleep(10'000);
+      // What the user asked for is wrong on every rank alike, as a rule.
+      if (error.kind() == Error::Kind::refused && world.rank() != 0) give_first_rank_time(world);
       world.board()->slot(world.local_rank()).state.store(RankState::failed);
       world.announce(std::current_exception());
-      writer.reset();
+      holdings.writer.reset();
+      holdings.folder.lock.reset();
+      end_run_log(world, error.exit_status());
       _exit(error.exit_status());  // peers may be waiting in a collective that nobody will end
     }
     throw;
@@ -491,10 +522,11 @@ Analysis analyze(const RunConfig& config) {
   return analysis;
 }
 
-std::string describe_run(const RunConfig& config, int ranks) {
+std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options) {
   const auto data = open_data(config);
   choose_device(config.train.device == DeviceKind::cuda, 0);
-  const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
+  const auto model = build_model(config.model, data.train->vocab());
+  const auto table = table_of(config, *model);
   const auto stages = planned(config, *data.train, table, ranks);
   check_fits_here(config, *data.train, stages, ranks, first_ranks(ranks));
   std::string text = table.full();
@@ -504,6 +536,10 @@ std::string describe_run(const RunConfig& config, int ranks) {
   const auto dealt = describe_dealing(config, make_mesh(config.parallel, ranks));
   if (!dealt.empty()) text += dealt + "\n";
   text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(stages));
+  const auto folder = find_run_folder(config, options, RunFolder::Access::look);
+  const auto room = disk_room(config, *model, folder.path, folder.checkpoint ? folder.checkpoint->step : 0);
+  if (!room.fits()) refuse("{}", room.shortage());
+  text += room.describe() + "\n";
   std::vector<int64_t> samples;
   SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed))
       .fill(0, 0, config.train.batch, samples);

@@ -43,7 +43,7 @@ struct RunResult {
   std::string items = "tokens";
   int64_t skipped = 0;
   int stopped_by = 0;      // the signal that ended the run early, or 0
-  std::string checkpoint;  // the newest one
+  std::string checkpoint;  // the newest whole one
 
   std::string brief() const;
   nlohmann::ordered_json json() const;
@@ -52,15 +52,18 @@ struct RunResult {
 // The configuration's words about data, as the data room wants them.
 DataOptions data_options(const RunConfig& config);
 
-// Trains on every rank of the world; the result is whole on rank 0. An error on one rank ends the others.
+// Trains on every rank of the world; the result is whole on rank 0. An error on one rank ends the others. A run whose
+// last state could not be saved fails on all of them. What the program says goes on into the run's log.txt until
+// log::set_file() or log::end().
 RunResult train(const RunConfig& config, World& world, const RunOptions& options,
                 std::optional<Subject> subject = std::nullopt);
 
 // Refuses what this host can see to be impossible before any rank is started: the data, and ranks without samples.
 void check_run(const RunConfig& config, int ranks);
 
-// What a run would be: plan, layers, memory. Checks what the run would check, reads the first batch, trains nothing.
-std::string describe_run(const RunConfig& config, int ranks);
+// What a run would be: plan, layers, memory, room for checkpoints. Checks what the run would check, reads the first
+// batch, trains nothing.
+std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options = {});
 
 // What the configuration's model costs. Opens the data only where the model's size depends on it.
 Analysis analyze(const RunConfig& config);

@@ -73,11 +73,32 @@ void refuse_changes(const RunConfig& config, const CheckpointInfo& checkpoint) {
   }
 }
 
+// The next free runs/NAME-N. Of two runs that begin in one moment each gets a number of its own.
+RunFolder next_numbered(const std::string& name, RunFolder::Access access) {
+  RunFolder folder;
+  for (int64_t number = newest_number(name) + 1;; ++number) {
+    folder.path = numbered(name, number);
+    if (access == RunFolder::Access::look) return folder;
+    folder.lock = FolderLock::take_new(folder.path);
+    if (folder.lock) return folder;
+  }
+}
+
+void enter(RunFolder& folder, RunFolder::Access access) {
+  if (access == RunFolder::Access::take) {
+    folder.lock = FolderLock::take(folder.path);
+  } else {
+    FolderLock::check_free(folder.path);
+  }
+}
+
 }  // namespace
 
-RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name) {
+RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name, Access access) {
+  if (config.run_dir.empty()) return next_numbered(name, access);
   RunFolder folder;
-  folder.path = config.run_dir.empty() ? numbered(name, newest_number(name) + 1) : fs::path(config.run_dir);
+  folder.path = config.run_dir;
+  enter(folder, access);
   if (!list_checkpoints(folder.path).empty()) {
     refuse("{} already holds checkpoints: continue that run with --resume, or choose another run_dir",
            folder.path.string());
@@ -85,13 +106,13 @@ RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name) {
   return folder;
 }
 
-RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, const fs::path& from) {
+RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, const fs::path& from, Access access) {
   RunFolder folder;
-  if (!from.empty() && fs::exists(from / "manifest.json")) {
+  const bool one_checkpoint = !from.empty() && fs::exists(from / "manifest.json");
+  if (one_checkpoint) {
     // The folder two levels up, however the checkpoint was named: "step-5/" and "." too.
     const auto run = fs::canonical(from).parent_path().parent_path();
     folder.path = from.is_absolute() ? run : fs::proximate(run);
-    folder.checkpoint = open_checkpoint(from);
   } else {
     if (from.empty() && config.run_dir.empty() && newest_number(name) == 0)
       refuse("there is no run to resume: runs/ holds no {}-N", name);
@@ -99,8 +120,9 @@ RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, co
                   : !config.run_dir.empty() ? fs::path(config.run_dir)
                                             : numbered(name, newest_number(name));
     if (!fs::exists(folder.path)) refuse("there is no run to resume: {} does not exist", folder.path.string());
-    folder.checkpoint = newest_checkpoint(folder.path);
   }
+  enter(folder, access);
+  folder.checkpoint = one_checkpoint ? open_checkpoint(from) : newest_checkpoint(folder.path);
   refuse_changes(config, *folder.checkpoint);
   check_metrics_file(folder.path / "metrics.jsonl");  // before anything in the folder is touched
   return folder;

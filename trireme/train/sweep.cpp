@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/folder_lock.h"
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
 #include "trireme/comm/cores.h"
@@ -122,6 +123,10 @@ std::string reason(const fs::path& output, int status) {
   return fmt::format("the run {}; what it said is in {}", how, output.string());
 }
 
+fs::path folder_of(const SweepResult& result, const PointResult& point) {
+  return result.folder / fmt::format("point-{}", point.number);
+}
+
 class Sweep {
  public:
   Sweep(const SweepOptions& options, SweepResult& result)
@@ -156,7 +161,7 @@ class Sweep {
     int64_t begun_ns = 0;
   };
 
-  fs::path folder_of(const PointResult& point) const { return result_.folder / fmt::format("point-{}", point.number); }
+  fs::path folder_of(const PointResult& point) const { return trireme::folder_of(result_, point); }
 
   void start(PointResult& point) {
     const auto folder = folder_of(point);
@@ -269,6 +274,7 @@ class Sweep {
 };
 
 void check_folder(const SweepOptions& options) {
+  FolderLock::check_free(options.folder);
   const bool holds = fs::exists(options.folder / "sweep.jsonl");
   if (holds && !options.resume) {
     refuse("{} already holds a sweep: go on with --resume, or name another folder with --out", options.folder.string());
@@ -301,7 +307,10 @@ SweepResult sweep(const SweepOptions& options) {
   const auto& axes = options.random.empty() ? options.grid : options.random;
   result.header = {{"best", options.best}, {"axes", axes}, {"seed", options.seed}, {"config", shared}};
   if (options.resume) result.read();
-  make_folder(options.folder);
+  auto lock = FolderLock::take(options.folder);
+  lock.keep();
+  // A sweep that was killed leaves runs that are still saving: their points cannot be started again before they end.
+  for (const auto& point : result.points) FolderLock::check_free(folder_of(result, point));
   if (!options.quiet) {
     log::info("{} points, {} done before; {} runs of {} rank(s) at once; folder: {}", points.size(),
               result.count(Status::done), options.ranks / options.ranks_per_run, options.ranks_per_run,

@@ -1,0 +1,82 @@
+#include "trireme/train/stop_signals.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+
+namespace trireme {
+
+namespace {
+
+std::atomic<int> pipe_of_process{-1};
+std::array<std::atomic<int>, 65> heard{};  // times, by signal
+
+void on_stop_signal(int number) {
+  const int saved = errno;
+  // The third finds a thread that cannot even leave, as one that waits for a lost disk.
+  if (heard[static_cast<size_t>(number)].fetch_add(1) >= 2) {
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+  }
+  const auto byte = static_cast<unsigned char>(number);
+  (void)!::write(pipe_of_process.load(), &byte, 1);
+  errno = saved;
+}
+
+}  // namespace
+
+const char* signal_name(int signal) {
+  switch (signal) {
+    case SIGINT: return "ctrl-C";
+    case SIGTERM: return "SIGTERM";
+    case SIGHUP: return "SIGHUP";
+    default: return "a signal";
+  }
+}
+
+StopSignals::StopSignals(std::shared_ptr<Board> board) : board_(std::move(board)) {
+  if (::pipe2(pipe_, O_CLOEXEC) != 0) fail_errno("pipe");
+  pipe_before_ = pipe_of_process.exchange(pipe_[1]);
+  for (auto& times : heard) times = 0;
+  thread_ = std::thread([this, rank = log::rank()] {
+    log::set_rank(rank);
+    listen();
+  });
+  struct sigaction action{};
+  action.sa_handler = on_stop_signal;
+  action.sa_flags = SA_RESTART;
+  for (size_t i = 0; i < std::size(signals); ++i) sigaction(signals[i], &action, &before_[i]);
+}
+
+StopSignals::~StopSignals() {
+  for (size_t i = 0; i < std::size(signals); ++i) sigaction(signals[i], &before_[i], nullptr);
+  pipe_of_process = pipe_before_;
+  const unsigned char nothing = 0;
+  (void)!::write(pipe_[1], &nothing, 1);
+  thread_.join();
+  for (const int descriptor : pipe_) ::close(descriptor);
+}
+
+void StopSignals::listen() {
+  for (unsigned char number = 0;;) {
+    const ssize_t count = ::read(pipe_[0], &number, 1);
+    if (count < 0 && errno == EINTR) continue;
+    if (count != 1 || number == 0) return;
+    if (heard[number] < 2) {
+      board_->request_stop(number);  // before anything that could take time
+      log::info("{}: ending this step and saving a checkpoint (again: leave at once)", signal_name(number));
+      continue;
+    }
+    log::info("{} again: leaving at once, without saving", signal_name(number));
+    ::signal(number, SIG_DFL);
+    ::kill(::getpid(), number);
+  }
+}
+
+}  // namespace trireme
