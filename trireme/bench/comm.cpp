@@ -21,6 +21,7 @@
 #include "trireme/spec/links.h"
 #include "trireme/bench/cards.h"
 #include "trireme/bench/peer.h"
+#include "trireme/bench/script.h"
 #include "trireme/bench/rank.h"
 
 namespace trireme {
@@ -362,7 +363,7 @@ Found measure_once(const CommBenchOptions& options, int ranks) {
   words.insert(words.end(), {"--device", options.device});
   found.ours = run_command(words);
   if (!plain.empty()) {
-    found.gloo = run_command({options.python, TRIREME_SOURCE "/bench/torch_comm.py", "--ranks", std::to_string(ranks),
+    found.gloo = run_command({options.python, script("bench/torch_comm.py"), "--ranks", std::to_string(ranks),
                               "--sizes", fmt::format("{}", fmt::join(sizes, ",")), "--collectives",
                               fmt::format("{}", fmt::join(plain, ","))});
   }

@@ -14,6 +14,7 @@
 #include "trireme/spec/mesh.h"
 #include "trireme/bench/bubbles.h"
 #include "trireme/bench/peer.h"
+#include "trireme/bench/script.h"
 #include "trireme/train/run.h"
 
 namespace trireme {
@@ -194,7 +195,7 @@ class PipelineBench {
     const auto begins = part_begins(build_model(config.model, config.model.vocab)->table(4), config.parallel, mesh);
     std::vector<std::string> cuts;
     for (size_t i = 1; i < begins.size(); ++i) cuts.push_back(std::to_string(begins[i]));
-    const auto result = run_command({options_.python,  TRIREME_SOURCE "/bench/torch_pipeline.py",
+    const auto result = run_command({options_.python,  script("bench/torch_pipeline.py"),
                                      "--inputs",       inputs.string(),
                                      "--heads",        std::to_string(config.model.heads),
                                      "--stages",       std::to_string(options_.stages),

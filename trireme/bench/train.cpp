@@ -15,6 +15,7 @@
 #include "trireme/comm/cores.h"
 #include "trireme/device/device.h"
 #include "trireme/bench/peer.h"
+#include "trireme/bench/script.h"
 
 namespace trireme {
 
@@ -102,20 +103,23 @@ std::vector<std::string> overrides_of(const KnownCase& known) {
   return all;
 }
 
-const char* const hosts_tool = TRIREME_SOURCE "/tools/hosts.sh";
+const std::string& hosts_tool() {
+  static const std::string path = script("tools/hosts.sh");
+  return path;
+}
 
 // Hosts of this machine's making, for as long as it lives.
 class Hosts {
  public:
   Hosts(int count, const std::string& rate) {
     if (::geteuid() != 0) refuse("--hosts makes network namespaces, which needs root");
-    if (std::system(fmt::format("{} start {} {}", hosts_tool, count, rate).c_str()) != 0)
+    if (std::system(fmt::format("{} start {} {}", hosts_tool(), count, rate).c_str()) != 0)
       fail("{} could not make {} hosts with links of {}; if others are left from before, {} stop removes them",
-           hosts_tool, count, rate, hosts_tool);
+           hosts_tool(), count, rate, hosts_tool());
   }
   ~Hosts() {
-    if (std::system(fmt::format("{} stop", hosts_tool).c_str()) != 0)
-      fmt::print(stderr, "trireme: {} stop failed: network namespaces may be left\n", hosts_tool);
+    if (std::system(fmt::format("{} stop", hosts_tool()).c_str()) != 0)
+      fmt::print(stderr, "trireme: {} stop failed: network namespaces may be left\n", hosts_tool());
   }
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
@@ -146,7 +150,7 @@ class Case {
     inputs_ = folder / (name + ".safetensors");
     if (!fs::exists(inputs_)) write_inputs(config_, known_.file_batches, inputs_);
     if (options.hosts > 1) {
-      launcher_ = {hosts_tool, "run", std::to_string(ranks / options.hosts)};
+      launcher_ = {hosts_tool(), "run", std::to_string(ranks / options.hosts)};
       overrides_.push_back(fmt::format("train.threads={}", threads_));
     }
   }
@@ -170,7 +174,7 @@ class Case {
     auto words = launcher_;
     if (options_.hosts > 1)
       words.insert(words.end(), {"env", "GLOO_SOCKET_IFNAME=eth0", fmt::format("OMP_NUM_THREADS={}", threads)});
-    words.insert(words.end(), {options_.python,  TRIREME_SOURCE "/bench/torch_train.py",
+    words.insert(words.end(), {options_.python,  script("bench/torch_train.py"),
                                "--inputs",       inputs.string(),
                                "--model",        config_.model.kind == ModelKind::llama ? "llama" : known_.name,
                                "--heads",        std::to_string(config_.model.heads),
