@@ -11,13 +11,14 @@ static_assert(TRIREME_VERSION_MAJOR * 1000 + TRIREME_VERSION_MINOR >= 1, "this n
 int main() try {
   const auto world = trireme::World::start();
   torch::manual_seed(1);
-  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 3));
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64), torch::nn::Tanh(),
+                            torch::nn::Linear(64, 3));
   net->to(world->device(), torch::kDouble);
   trireme::DataParallel model(net, *world);
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2).weight_decay(1e-3));
-  torch::optim::StepLR schedule(optimizer, /*step_size=*/2, /*gamma=*/0.5);
+  torch::optim::StepLR schedule(optimizer, /*step_size=*/10, /*gamma=*/0.5);
   trireme::Loader loader(Spirals(), *world, {.batch = 300, .seed = 1});
-  for (int epoch = 1; epoch <= 5; ++epoch) {
+  for (int epoch = 1; epoch <= 20; ++epoch) {
     double loss = 0;
     for (auto& batch : loader) {
       const auto inputs = batch.inputs.to(world->device(), torch::kDouble), targets = batch.targets.to(world->device());
