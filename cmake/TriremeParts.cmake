@@ -76,13 +76,11 @@ else()
   message(STATUS "Trireme: without tests (install libgtest-dev libgmock-dev)")
 endif()
 
-# Properties on random instances.
+# Tests of properties on random instances; tests/ says which it leaves out without it.
 find_path(TRIREME_RAPIDCHECK_INCLUDE rapidcheck.h)
 find_library(TRIREME_RAPIDCHECK_LIBRARY rapidcheck)
 if(TRIREME_RAPIDCHECK_INCLUDE AND TRIREME_RAPIDCHECK_LIBRARY)
   set(TRIREME_HAVE_RAPIDCHECK ON)
-else()
-  message(STATUS "Trireme: without tests of properties (install librapidcheck-dev)")
 endif()
 
 if(TRIREME_TORCH)

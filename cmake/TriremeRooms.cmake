@@ -2,11 +2,12 @@
 # rooms listed before it.
 #
 #   trireme_room(comm ROOMS device base LIBRARIES MPI::MPI_CXX [TORCH] [WITHOUT mpi_transport.cpp])
-#   trireme_test(comm ROOMS comm [TORCH])
+#   trireme_test(comm ROOMS comm [TORCH] [PARTS bound_test.cpp ZSTD])
 #   trireme_mpi_test(transport RANKS 2 3 4 ROOMS comm [ARGUMENTS automatic])
 #
 # TORCH gives the room LibTorch and the shared precompiled header. WITHOUT names the files whose part is missing on
-# this machine, or the stubs (no_mpi.cpp) that are not needed because it is there.
+# this machine, or the stubs (no_mpi.cpp) that are not needed because it is there. PARTS pairs a test's file with each
+# part that it needs (TRIREME_HAVE_<part>); what is left out is listed in the property TRIREME_TESTS_LEFT_OUT.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -80,13 +81,33 @@ function(trireme_room room)
   target_link_libraries(trireme_${room} PUBLIC ${ROOM_LIBRARIES})
 endfunction()
 
+# What to install for a part that a test needs.
+set(TRIREME_PACKAGE_PROTOZERO libprotozero-dev)
+set(TRIREME_PACKAGE_ZSTD libzstd-dev)
+set(TRIREME_PACKAGE_CLP coinor-libclp-dev)
+set(TRIREME_PACKAGE_RAPIDCHECK librapidcheck-dev)
+
 # tests/<room>/*_test.cpp make one program test_<room>; registered as unit.<room>.
 function(trireme_test room)
-  cmake_parse_arguments(TEST "TORCH" "" "ROOMS;WITHOUT" ${ARGN})
+  cmake_parse_arguments(TEST "TORCH" "" "ROOMS;PARTS" ${ARGN})
   set(target test_${room})
   file(GLOB TEST_SOURCES CONFIGURE_DEPENDS ${room}/*_test.cpp)
-  foreach(file ${TEST_WITHOUT})
+  set(left_out)
+  while(TEST_PARTS)
+    list(POP_FRONT TEST_PARTS file part)
+    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/${file})
+      message(FATAL_ERROR "tests/${room}/${file}, which needs ${part}, is not there")
+    endif()
+    if(NOT TRIREME_HAVE_${part})
+      list(APPEND left_out ${file})
+      list(APPEND packages_${file} ${TRIREME_PACKAGE_${part}})
+    endif()
+  endwhile()
+  list(REMOVE_DUPLICATES left_out)
+  foreach(file ${left_out})
     list(REMOVE_ITEM TEST_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/${room}/${file})
+    list(JOIN packages_${file} " " packages)
+    set_property(GLOBAL APPEND PROPERTY TRIREME_TESTS_LEFT_OUT "${room}/${file} (install ${packages})")
   endforeach()
   if(NOT TEST_SOURCES)
     return()

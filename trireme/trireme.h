@@ -17,3 +17,4 @@
 #include "trireme/api/trainer.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/world.h"
+#include "trireme/version.h"

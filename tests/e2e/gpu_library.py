@@ -33,14 +33,15 @@ def test():
     with folder() as where:
         shutil.copytree(SOURCE / "tests/e2e/library", where, dirs_exist_ok=True)
         build(where, args.program)
-        for kind, settings in {"DataParallel": [], "Trainer": ["checkpoint.every=0", "log.tensorboard=false"]}.items():
-            reference = losses(where, 1, "cpu", *settings, *(["run_dir=reference"] if settings else []))
+        trainer = ["checkpoint.every=0", "log.tensorboard=false"]
+        for kind, settings in {"DataParallel": [], "a module moved late": ["late"], "Trainer": trainer}.items():
+            reference = losses(where, 1, "cpu", *settings, *(["run_dir=reference"] if settings == trainer else []))
             check(len(reference) == 8 and reference[-1] < reference[0], f"{kind} does not learn: {reference}")
             cases = [(1, []), (2, []), (3, [])]
-            if settings:
+            if settings == trainer:
                 cases += [(2, ["parallel.pipe=2"]), (4, ["parallel.pipe=2", "parallel.schedule=gpipe"])]
             for ranks, split in cases:
-                run = [f"run_dir=run-{ranks}-{len(split)}"] if settings else []
+                run = [f"run_dir=run-{ranks}-{len(split)}"] if settings == trainer else []
                 found = losses(where, ranks, args.device, *settings, *run, *split)
                 worst = max(abs(a / b - 1) for a, b in zip(found, reference, strict=True))
                 check(worst < 1e-9, f"{kind}, {ranks} ranks {split}: {found}, on one rank of the CPU {reference}")

@@ -247,11 +247,49 @@ TEST_P(ManyRanks, StaleAppliesTheSumsOfAllStepsInTheirOrder) {
   }
 }
 
+// Holds the steps of two ranks in an order that a test chooses: where each is, which the other may wait for.
+class Order {
+ public:
+  void begin(int rank, int64_t step) { begun_[rank] = step; }
+  void wait_until(int rank, int64_t step) const {
+    while (begun_[rank] < step) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<int64_t> begun_[2] = {};
+};
+
+// Rank 1 begins no step before rank 0 is as far ahead of it as the bound allows: from then on at least one of the two
+// gradients of every sum lacks that many steps, and the mean of both is more than one.
 TEST(Stale, DividesTheRateByWhatTheGradientsLacked) {
-  auto config = config_of(SyncKind::stale, 1);
+  constexpr int64_t bound = 4, steps = 16;
+  auto config = config_of(SyncKind::stale, steps);
+  config.sync.staleness = bound;
   config.sync.adapt_lr = true;
-  const auto ran = run(config, 2, bowl);
-  expect_close(ran.own[0], ran.start[0] - 0.125 * sum_of_gradients(ran), 1e-12);  // lacks nothing: the whole rate
+  Order order;
+  const auto ran = run(config, 2, [&](int rank, int64_t n, const at::Tensor& x) {
+    order.begin(rank, n);
+    if (rank == 1) order.wait_until(0, std::min(n + bound, steps));
+    return bowl(rank, n, x);
+  });
+  // By hand: what a gradient lacks is seen from the parameters that it was computed with.
+  std::vector<at::Tensor> x{ran.start[0]};
+  int64_t divided = 0;
+  for (size_t n = 0; n < static_cast<size_t>(steps); ++n) {
+    auto sum = at::zeros({size_of_all}, at::kDouble);
+    double lacks = 0;
+    for (const auto& rank : ran.steps) {
+      size_t lacking = 0;
+      while (lacking < n && (rank[n].x - x[n - lacking]).abs().max().item<double>() > 1e-12) ++lacking;
+      EXPECT_LE(lacking, static_cast<size_t>(bound)) << "step " << n + 1;
+      lacks += 0.5 * static_cast<double>(lacking);
+      sum += 0.5 * rank[n].gradient;
+    }
+    divided += lacks > 1;
+    x.push_back(x.back() - 0.125 / std::max(1.0, lacks) * sum);
+  }
+  EXPECT_GE(divided, steps - bound);
+  for (const auto& mine : ran.own) expect_close(mine, x.back(), 1e-12);
 }
 
 // ---- eager ----
@@ -341,6 +379,32 @@ TEST_P(ManyRanks, LocalIsItsFormula) {
 }
 
 // ---- server ----
+
+// Rank 0 is held two steps ahead of rank 1, in an order that leaves nothing to chance: its gradients lack two of rank 1's
+// steps from its fourth on, and rank 1's never lack any.
+TEST(Server, DividesTheRateByWhatTheGradientsLacked) {
+  constexpr int64_t ordered = 12;
+  auto config = config_of(SyncKind::server, 3 * ordered);
+  config.sync.staleness = 3;
+  config.sync.adapt_lr = true;
+  Order order;
+  const auto ran = run(config, 2, [&](int rank, int64_t n, const at::Tensor& x) {
+    order.begin(rank, n);
+    // A rank that begins a step has the servers' answer to the one before.
+    if (rank == 0 && n == 1) order.wait_until(1, 2);
+    if (rank == 0 && n >= 4 && n <= ordered) order.wait_until(1, n - 1);
+    if (rank == 1 && n >= 2 && n <= ordered) order.wait_until(0, std::min(n + 2, ordered));
+    return n > ordered ? at::zeros_like(x) : whole_numbers(rank, n, x);
+  });
+  auto expected = ran.start[0].clone();
+  for (size_t rank = 0; rank < 2; ++rank) {
+    for (const auto& seen : ran.steps[rank]) {
+      const double lacks = rank == 0 && seen.n >= 4 ? 2 : 1;
+      expected -= 0.125 * 0.5 / lacks * seen.gradient;
+    }
+  }
+  for (const auto& agreed : ran.agreed) expect_close(agreed, expected, 1e-12);
+}
 
 TEST_P(ManyRanks, AServerLosesNoGradient) {
   for (const int64_t servers : {0, 1}) {

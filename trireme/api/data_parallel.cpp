@@ -3,7 +3,11 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <atomic>
 #include <exception>
+#include <map>
+#include <utility>
 
 #include "trireme/api/module_layer.h"
 #include "trireme/base/error.h"
@@ -35,27 +39,43 @@ Precision precision_of(const ParameterList& parameters) {
   }
 }
 
+// Whether a parameter's value is this piece of a bucket.
+bool lies_in(const at::Tensor& value, const at::Tensor& piece) {
+  return value.data_ptr() == piece.data_ptr() && value.sizes() == piece.sizes() && value.strides() == piece.strides() &&
+         value.scalar_type() == piece.scalar_type();
+}
+
+// Backward passes of all DataParallels of this process that are running. Autograd runs hooks on threads of its own
+// where a module is on a card, so this is no thread's own number.
+std::atomic<int> backward_passes{0};
+
+class BackwardPass {
+ public:
+  explicit BackwardPass(bool& running) : running_(running) {
+    running_ = true;
+    ++backward_passes;
+  }
+  ~BackwardPass() {
+    --backward_passes;
+    running_ = false;
+  }
+
+ private:
+  bool& running_;
+};
+
 }  // namespace
 
 ReplicatedModule::ReplicatedModule(std::shared_ptr<torch::nn::Module> module, World& world,
                                    const DataParallelOptions& options)
     : module_(std::move(module)),
       world_(world),
-      parameters_(adopt_parameters(*module_, "")),
+      bucket_bytes_(options.bucket_mb * 1e6),
       buffers_(adopt_buffers(*module_, "")),
       executor_(world.recorder(), clock_, &world.communicator()),
       totals_(at::zeros({1}, at::kDouble)),
       schedule_(make_schedule(ScheduleKind::gpipe, {}, {})) {
-  const auto precision = precision_of(parameters_);
-  check_same_parameters(parameters_, world.communicator());
-  const auto device = parameters_.front()->value.device();
-  store_ = std::make_unique<ParameterStore>(
-      parameters_, precision, device, options.bucket_mb * 1e6,
-      [&](int64_t bytes, int) { return world.communicator().allocate(bytes, everybody, device); });
-  sync_ = std::make_unique<GradientSync>(SyncConfig{}, *store_, world.communicator(), GradientSync::Groups{}, executor_,
-                                         totals_);
-  sends_ = sync_->add_tasks(graph_);
-  store_->account(world.recorder().memory());
+  adopt_module();
   if (world.size() > 1 && options.batch_norm == BatchNormKind::synchronised)
     replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
   // Ranks that are threads live and die together: there is nobody to watch.
@@ -68,6 +88,110 @@ ReplicatedModule::ReplicatedModule(std::shared_ptr<torch::nn::Module> module, Wo
     };
     watchdog_.emplace(world.board(), world.local_rank(), world.rank(), watch);
   }
+}
+
+// Makes the store and all that stands on it, anew where there is one; then what they held goes over.
+void ReplicatedModule::adopt_module() {
+  Adoption adoption;
+  adoption.also = [&](const at::Tensor& value) { return is_adopted(value); };  // frozen later: it keeps its place
+  adoption.takes = [this](const Parameter& parameter) { return takes_gradient(parameter); };
+  auto parameters = adopt_parameters(*module_, "", adoption);
+  const auto precision = precision_of(parameters);
+  check_same_parameters(parameters, world_.communicator());
+  const auto device = parameters.front()->value.device();
+  auto gradients = gradients_ ? std::make_unique<ShownGradients>(parameters, *gradients_)
+                              : std::make_unique<ShownGradients>(parameters);
+  std::set<std::string> in_place;  // parameters whose values the store before holds
+  if (store_) {
+    for (const auto& bucket : store_->buckets()) {
+      for (const auto& stored : bucket.parameters) {
+        if (lies_in(stored.parameter->value, ParameterStore::piece(bucket.values, stored)))
+          in_place.insert(stored.parameter->name);
+      }
+    }
+  }
+  sync_.reset();  // it refers to the store
+  const auto before = std::exchange(store_, nullptr);
+  parameters_ = std::move(parameters);
+  adopted_.clear();
+  for (const auto& parameter : parameters_) adopted_.insert(parameter->value.unsafeGetTensorImpl());
+  gradients_ = std::move(gradients);
+  store_ = std::make_unique<ParameterStore>(parameters_, precision, device, bucket_bytes_, [&](int64_t bytes, int) {
+    return world_.communicator().allocate(bytes, everybody, device);
+  });
+  if (before) move_state(*before, in_place);
+  graph_ = {};
+  sync_ = std::make_unique<GradientSync>(SyncConfig{}, *store_, world_.communicator(), GradientSync::Groups{},
+                                         executor_, totals_);
+  sends_ = sync_->add_tasks(graph_);
+  begun_ = false;
+  store_->account(world_.recorder().memory());
+}
+
+// The optimizer's state of parameters that an earlier store had; it begins with zeros for the others. So do their
+// masters, unless the module holds other values now.
+void ReplicatedModule::move_state(const ParameterStore& from, const std::set<std::string>& in_place) {
+  const c10::NoGradGuard no_grad;
+  std::map<std::string, std::pair<const Bucket*, const StoredParameter*>> places;
+  for (const auto& bucket : from.buckets()) {
+    for (const auto& stored : bucket.parameters) places[stored.parameter->name] = {&bucket, &stored};
+  }
+  for (auto& bucket : store_->buckets()) {
+    for (const auto& [name, state] : from.buckets().front().state) bucket.state[name] = at::zeros_like(bucket.master);
+    for (const auto& stored : bucket.parameters) {
+      const auto place = places.find(stored.parameter->name);
+      if (place == places.end()) continue;
+      const auto& [before, at] = place->second;
+      const auto copy = [&](const at::Tensor& to, const at::Tensor& buffer) {
+        ParameterStore::piece(to, stored).copy_(ParameterStore::piece(buffer, *at));
+      };
+      for (const auto& [name, state] : before->state) copy(bucket.state.at(name), state);
+      if (in_place.contains(stored.parameter->name)) copy(bucket.master, before->master);
+    }
+    ParameterStore::publish(bucket);
+  }
+}
+
+void ReplicatedModule::follow_module() {
+  const auto like = [](const at::Tensor& value, const at::Tensor& piece) {
+    return value.sizes() == piece.sizes() && value.strides() == piece.strides() &&
+           value.options().type_equal(piece.options()) && value.device() == piece.device();
+  };
+  const c10::NoGradGuard no_grad;
+  size_t found = 0;
+  bool anew = false;
+  for (const auto& value : module_->parameters()) {
+    const bool known = is_adopted(value);
+    found += known;
+    anew = anew || (!known && value.requires_grad());
+  }
+  anew = anew || found != parameters_.size();
+  for (auto& bucket : store_->buckets()) {
+    for (const auto& stored : bucket.parameters) {
+      auto& value = stored.parameter->value;
+      const auto piece = ParameterStore::piece(bucket.values, stored);
+      if (lies_in(value, piece)) continue;
+      if (!like(value, piece)) {
+        anew = true;
+        continue;
+      }
+      // Other values, such as those that torch::load() has read, come into the bucket.
+      ParameterStore::piece(bucket.master, stored).copy_(value);
+      piece.copy_(value);
+      value.set_data(piece);
+    }
+  }
+  if (anew) adopt_module();
+}
+
+// Gradients that come by no backward pass of ours are one rank's own.
+bool ReplicatedModule::takes_gradient(const Parameter& parameter) const {
+  if (in_backward_) return true;
+  if (backward_passes > 0) return false;  // through this module, of another one's loss: as torch does it
+  refuse(
+      "the gradient of {} was computed by loss.backward(): call backward(loss) of the DataParallel that wraps the "
+      "module, which averages the gradients over the ranks",
+      parameter.name);
 }
 
 ReplicatedModule::~ReplicatedModule() {
@@ -90,29 +214,59 @@ double ReplicatedModule::weight_or_even(std::optional<double> weight) const {
   return weight.value_or(1.0 / world_.size());
 }
 
-void ReplicatedModule::begin_step() {
-  if (in_step_) return;
-  world_.recorder().set_step(steps_ + 1);
-  store_->begin_step();
-  executor_.begin(graph_, *schedule_);
-  in_step_ = true;
+// A parameter has a gradient when any rank has one: one that no rank's loss depends on is left as torch leaves it.
+void ReplicatedModule::agree_on_gradients() {
+  auto& has = gradients_->has();
+  if (world_.size() == 1) return;
+  auto ranks = at::empty({static_cast<int64_t>(has.size())}, at::kDouble);
+  auto* count = ranks.mutable_data_ptr<double>();
+  std::copy(has.begin(), has.end(), count);
+  auto& communicator = world_.communicator();
+  communicator.now([&] { return communicator.all_reduce(ranks, ReduceOp::sum, "gradients that there are"); });
+  for (size_t i = 0; i < has.size(); ++i) has[i] = count[i] > 0;
 }
 
 void ReplicatedModule::run_backward(const at::Tensor& loss, double weight, bool last) {
   if (loss.numel() != 1)
     refuse("backward wants a loss of one element, not of shape [{}]", fmt::join(loss.sizes(), ", "));
-  begin_step();
-  // What the optimizer saw after the last step would be added to.
-  for (const auto& parameter : parameters_) parameter->value.mutable_grad().reset();
+  if (broken_)
+    refuse(
+        "an earlier backward pass ended with an error, and ranks do not know which gradients the others have sent: "
+        "end the job, and let it go on from its newest checkpoint");
+  follow_module();
+  if (!begun_) {
+    world_.recorder().set_step(steps_ + 1);
+    executor_.begin(graph_, *schedule_);
+    begun_ = true;
+  }
+  // What was averaged before is the same on all ranks: each adds its part of that to the sum.
+  gradients_->hide(/*first=*/!accumulates_, accumulates_ ? 1.0 : 1.0 / world_.size());
   if (last) {
     sync_->begin_step(1, sends_);
   } else {
     sync_->hold();
   }
   GradientSync::begin_pass(parameters_);
-  loss.backward(at::full_like(loss, weight));
+  try {
+    const BackwardPass running(in_backward_);
+    loss.backward(at::full_like(loss, weight));
+  } catch (...) {
+    begun_ = accumulates_ = false;
+    broken_ = world_.size() > 1 && sync_->sent() > 0;
+    throw;
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i]->gradient.writes > 0) gradients_->has()[i] = 1;
+  }
   sync_->end_pass(parameters_);
-  if (last) sync_->check_complete();
+  accumulates_ = !last;
+  if (!last) return gradients_->show(/*complete=*/false);
+  sync_->check_complete();
+  agree_on_gradients();
+  executor_.finish();
+  begun_ = false;
+  ++steps_;
+  gradients_->show(/*complete=*/true);
 }
 
 void ReplicatedModule::accumulate(const at::Tensor& loss, std::optional<double> weight) {
@@ -121,11 +275,6 @@ void ReplicatedModule::accumulate(const at::Tensor& loss, std::optional<double> 
 
 void ReplicatedModule::backward(const at::Tensor& loss, std::optional<double> weight) {
   run_backward(loss, weight_or_even(weight), /*last=*/true);
-  executor_.finish();
-  in_step_ = false;
-  ++steps_;
-  // Where optimizers of torch look for them. bf16 parameters have gradients of fp32.
-  for (const auto& parameter : parameters_) parameter->value.mutable_grad() = parameter->gradient.view;
 }
 
 double ReplicatedModule::mean(double value, std::optional<double> weight) {

@@ -17,11 +17,12 @@ namespace {
 // Hands each gradient that autograd has summed up to the parameter's slot.
 class ToSlot final : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit ToSlot(const ParameterPtr& parameter) : parameter_(parameter) {}
+  ToSlot(const ParameterPtr& parameter, const Adoption& adoption) : parameter_(parameter), takes_(adoption.takes) {}
 
   void operator()(const torch::autograd::Variable& tensor) override {
     const auto parameter = parameter_.lock();
     if (!parameter || !parameter->gradient.view.defined()) return;
+    if (takes_ && !takes_(*parameter)) return;
     const c10::NoGradGuard no_grad;
     parameter->gradient.add(tensor.grad());
     tensor.mutable_grad().reset();
@@ -29,6 +30,7 @@ class ToSlot final : public torch::autograd::PostAccumulateGradHook {
 
  private:
   std::weak_ptr<Parameter> parameter_;  // which holds the tensor that holds this
+  std::function<bool(const Parameter&)> takes_;
 };
 
 // Adds up the floating point operations that run on this thread while it lives.
@@ -56,16 +58,16 @@ class CountedFlops {
 
 }  // namespace
 
-ParameterList adopt_parameters(const torch::nn::Module& module, const std::string& prefix) {
+ParameterList adopt_parameters(const torch::nn::Module& module, const std::string& prefix, const Adoption& adoption) {
   ParameterList adopted;
   for (const auto& item : module.named_parameters()) {
-    if (!item.value().requires_grad()) continue;
+    if (!item.value().requires_grad() && !(adoption.also && adoption.also(item.value()))) continue;
     auto parameter = std::make_shared<Parameter>();
     parameter->name = prefix + item.key();
     parameter->value = item.value();
     parameter->initial = Initial::given();
     parameter->optional = true;
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter->value, std::make_unique<ToSlot>(parameter));
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter->value, std::make_unique<ToSlot>(parameter, adoption));
     adopted.push_back(std::move(parameter));
   }
   return adopted;

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,9 +16,18 @@
 
 namespace trireme {
 
+// Which of a module's parameters are adopted, and when their gradients are.
+struct Adoption {
+  // Whether a parameter that does not learn now is adopted all the same. Empty: it is not.
+  std::function<bool(const at::Tensor&)> also;
+  // Whether a gradient that a backward pass has made goes to its slot, or stays where torch puts it. Empty: it does.
+  std::function<bool(const Parameter&)> takes;
+};
+
 // The module's parameters that learn, under their names in it behind `prefix`. One that it uses twice is listed once.
 // A backward pass may leave some of them out. They stay adopted as long as the list lives.
-ParameterList adopt_parameters(const torch::nn::Module& module, const std::string& prefix);
+ParameterList adopt_parameters(const torch::nn::Module& module, const std::string& prefix,
+                               const Adoption& adoption = {});
 
 // What the module remembers besides, such as the running statistics of a BatchNorm.
 BufferList adopt_buffers(const torch::nn::Module& module, const std::string& prefix);

@@ -23,6 +23,7 @@
 #include "trireme/bench/cards.h"
 #include "trireme/bench/comm_rank.h"
 #include "trireme/bench/peer.h"
+#include "trireme/bench/script.h"
 
 namespace trireme {
 
@@ -183,7 +184,7 @@ nlohmann::json measure_ranks(const CommBenchOptions& options, int ranks) {
 nlohmann::json measure_gloo(const CommBenchOptions& options, int ranks, const std::vector<std::string>& collectives) {
   std::vector<std::string> sizes;
   for (const int64_t bytes : options.bytes()) sizes.push_back(std::to_string(bytes));
-  return run_command({options.python, TRIREME_SOURCE "/bench/torch_comm.py", "--ranks", std::to_string(ranks),
+  return run_command({options.python, script("bench/torch_comm.py"), "--ranks", std::to_string(ranks),
                       "--sizes", fmt::format("{}", fmt::join(sizes, ",")), "--collectives",
                       fmt::format("{}", fmt::join(collectives, ","))});
 }

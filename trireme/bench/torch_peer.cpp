@@ -1,5 +1,7 @@
 #include "trireme/bench/torch_peer.h"
 
+#include "trireme/bench/script.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
@@ -94,7 +96,7 @@ void TorchPeer::build_preload() {
   preload_ = library;
 }
 
-std::vector<std::string> TorchPeer::words(const TorchVariant& variant, const std::string& script) const {
+std::vector<std::string> TorchPeer::words(const TorchVariant& variant, const std::string& name) const {
   std::vector<std::string> words;
   const bool preloads = variant.fastest && !preload_.empty();
   if (preloads || variant.compiled) words.push_back("env");
@@ -102,7 +104,7 @@ std::vector<std::string> TorchPeer::words(const TorchVariant& variant, const std
   // What is compiled in one run of this benchmark is found again in the next repeats, and nothing older is.
   if (variant.compiled) words.push_back("TORCHINDUCTOR_CACHE_DIR=" + (folder_ / "inductor").string());
   words.push_back(python_);
-  words.push_back(TRIREME_SOURCE "/bench/" + script);
+  words.push_back(script("bench/" + name));
   return words;
 }
 

@@ -17,6 +17,7 @@
 #include "trireme/comm/cores.h"
 #include "trireme/device/device.h"
 #include "trireme/bench/peer.h"
+#include "trireme/bench/script.h"
 #include "trireme/bench/shared.h"
 #include "trireme/bench/torch_peer.h"
 #include "trireme/bench/train_cases.h"
@@ -28,20 +29,23 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const char* const hosts_tool = TRIREME_SOURCE "/tools/hosts.sh";
+const std::string& hosts_tool() {
+  static const std::string path = script("tools/hosts.sh");
+  return path;
+}
 
 // Hosts of this machine's making, for as long as it lives.
 class Hosts {
  public:
   Hosts(int count, const std::string& rate) {
     if (::geteuid() != 0) refuse("--hosts makes network namespaces, which needs root");
-    if (std::system(fmt::format("{} start {} {}", hosts_tool, count, rate).c_str()) != 0)
+    if (std::system(fmt::format("{} start {} {}", hosts_tool(), count, rate).c_str()) != 0)
       fail("{} could not make {} hosts with links of {}; if others are left from before, {} stop removes them",
-           hosts_tool, count, rate, hosts_tool);
+           hosts_tool, count, rate, hosts_tool());
   }
   ~Hosts() {
-    if (std::system(fmt::format("{} stop", hosts_tool).c_str()) != 0)
-      fmt::print(stderr, "trireme: {} stop failed: network namespaces may be left\n", hosts_tool);
+    if (std::system(fmt::format("{} stop", hosts_tool()).c_str()) != 0)
+      fmt::print(stderr, "trireme: {} stop failed: network namespaces may be left\n", hosts_tool());
   }
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
@@ -96,7 +100,7 @@ class Case {
     usual_ = {folder / (name + ".safetensors"), options.steps, known_.file_batches, config_.optimizer.lr};
     if (!fs::exists(usual_.inputs)) write_inputs(config_, usual_.batches, usual_.inputs);
     if (options.hosts > 1) {
-      launcher_ = {hosts_tool, "run", std::to_string(ranks / options.hosts)};
+      launcher_ = {hosts_tool(), "run", std::to_string(ranks / options.hosts)};
       overrides_.push_back(fmt::format("train.threads={}", threads_));
     }
   }

@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/cli/command.h"
+#include "trireme/version.h"
 
 namespace trireme {
 

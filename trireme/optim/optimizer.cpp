@@ -13,13 +13,6 @@ namespace trireme {
 
 namespace {
 
-// The two runs of a bucket: with and without weight decay.
-template <class Update>
-void for_each_run(const Bucket& bucket, double weight_decay, Update update) {
-  if (bucket.decaying > 0) update(0, bucket.decaying, weight_decay);
-  if (bucket.decaying < bucket.elements) update(bucket.decaying, bucket.elements - bucket.decaying, 0.0);
-}
-
 // Gradients are scaled inside torch's fused kernels, which divide by an fp32 tensor. That is too coarse for fp64
 // gradients: they are scaled here, in a pass of their own.
 std::optional<at::Tensor> divisor(Bucket& bucket, double scale) {
@@ -40,15 +33,20 @@ class AdamW final : public Optimizer {
     bucket.state["exp_avg_sq"] = at::zeros_like(bucket.master);
   }
 
-  void update(Bucket& bucket, int64_t step, double lr, double scale) const override {
+  void update_runs(Bucket& bucket, const std::vector<UpdateRun>& runs, double lr, double scale) const override {
     const auto divide_by = divisor(bucket, scale);
-    const auto count = at::full({}, static_cast<double>(step), bucket.master.options().dtype(at::kFloat));
-    for_each_run(bucket, config_.weight_decay, [&](int64_t first, int64_t size, double weight_decay) {
-      const auto run = [&](const at::Tensor& buffer) { return buffer.narrow(0, first, size); };
-      at::_fused_adamw_({run(bucket.master)}, {run(bucket.gradients)}, {run(bucket.state.at("exp_avg"))},
-                        {run(bucket.state.at("exp_avg_sq"))}, {}, {count}, lr, config_.beta1, config_.beta2,
-                        weight_decay, config_.epsilon, false, false, divide_by, std::nullopt);
-    });
+    at::Tensor count;
+    int64_t counted = 0;
+    for (const auto& run : runs) {
+      if (run.step != counted) {
+        counted = run.step;
+        count = at::full({}, static_cast<double>(counted), bucket.master.options().dtype(at::kFloat));
+      }
+      const auto part = [&](const at::Tensor& buffer) { return buffer.narrow(0, run.first, run.size); };
+      at::_fused_adamw_({part(bucket.master)}, {part(bucket.gradients)}, {part(bucket.state.at("exp_avg"))},
+                        {part(bucket.state.at("exp_avg_sq"))}, {}, {count}, lr, config_.beta1, config_.beta2,
+                        run.decays ? config_.weight_decay : 0, config_.epsilon, false, false, divide_by, std::nullopt);
+    }
   }
 
  private:
@@ -63,16 +61,16 @@ class Sgd final : public Optimizer {
     if (config_.momentum > 0) bucket.state["momentum_buffer"] = at::zeros_like(bucket.master);
   }
 
-  void update(Bucket& bucket, int64_t step, double lr, double scale) const override {
+  void update_runs(Bucket& bucket, const std::vector<UpdateRun>& runs, double lr, double scale) const override {
     const auto divide_by = divisor(bucket, scale);
-    for_each_run(bucket, config_.weight_decay, [&](int64_t first, int64_t size, double weight_decay) {
-      const auto run = [&](const at::Tensor& buffer) { return buffer.narrow(0, first, size); };
+    for (const auto& run : runs) {
+      const auto part = [&](const at::Tensor& buffer) { return buffer.narrow(0, run.first, run.size); };
       std::vector<at::Tensor> momenta;
-      if (config_.momentum > 0) momenta.push_back(run(bucket.state.at("momentum_buffer")));
-      at::_fused_sgd_({run(bucket.master)}, {run(bucket.gradients)}, momenta, weight_decay, config_.momentum, lr,
-                      /*dampening=*/0, config_.nesterov, /*maximize=*/false, /*is_first_step=*/step == 1, divide_by,
-                      std::nullopt);
-    });
+      if (config_.momentum > 0) momenta.push_back(part(bucket.state.at("momentum_buffer")));
+      at::_fused_sgd_({part(bucket.master)}, {part(bucket.gradients)}, momenta, run.decays ? config_.weight_decay : 0,
+                      config_.momentum, lr, /*dampening=*/0, config_.nesterov, /*maximize=*/false,
+                      /*is_first_step=*/run.step == 1, divide_by, std::nullopt);
+    }
   }
 
  private:
@@ -80,6 +78,14 @@ class Sgd final : public Optimizer {
 };
 
 }  // namespace
+
+void Optimizer::update(Bucket& bucket, int64_t step, double lr, double scale) const {
+  std::vector<UpdateRun> runs;
+  if (bucket.decaying > 0) runs.push_back({0, bucket.decaying, true, step});
+  if (bucket.decaying < bucket.elements)
+    runs.push_back({bucket.decaying, bucket.elements - bucket.decaying, false, step});
+  update_runs(bucket, runs, lr, scale);
+}
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   switch (config.kind) {

@@ -127,12 +127,12 @@ void GradientSync::end_pass(const ParameterList& parameters) {
   std::vector<std::string> unused;
   for (const auto& parameter : parameters) {
     if (!parameter->optional || parameter->gradient.writes > 0 || !parameter->trained) continue;
-    unused.push_back(parameter->name);
+    if (parameter->value.requires_grad()) unused.push_back(parameter->name);  // else its owner has frozen it
     parameter->gradient.add_nothing();
   }
   if (unused.empty() || told_unused_) return;
   told_unused_ = true;
-  log::info("the loss does not depend on {} parameter(s): their gradients are zero. The first: {}", unused.size(),
+  log::info("the loss does not depend on {} parameter(s), which get no gradient. The first: {}", unused.size(),
             unused.front());
 }
 

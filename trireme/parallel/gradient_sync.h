@@ -56,6 +56,8 @@ class GradientSync {
   // Around a backward pass through layers with these parameters: what it leaves out, where it may, has no gradient.
   static void begin_pass(const ParameterList& parameters);
   void end_pass(const ParameterList& parameters);
+  // How many buckets of the step have been sent.
+  size_t sent() const { return next_; }
   // When all gradients of the step should have come: fails where some have not.
   void check_complete() const;
 

@@ -1,5 +1,6 @@
 // A small convolutional net with BatchNorms on made-up images, fp64: by DataParallel, or with settings by Trainer.
-//   normed cpu|cuda [key=value …]      prints the loss of every step
+// or by DataParallel with an optimizer of torch, moved to the device when it was already wrapped.
+//   normed cpu|cuda [late | key=value …]      prints the loss of every step
 #include <trireme/trireme.h>
 
 #include <cstdio>
@@ -25,6 +26,21 @@ int main(int argc, char** argv) try {
   const auto print = [&](double loss) {
     if (world->rank() == 0) std::printf("loss %.17g\n", loss);
   };
+  if (argc > 2 && std::strcmp(argv[2], "late") == 0) {
+    net->to(torch::kDouble);
+    trireme::DataParallel model(net, *world);
+    net->to(device);
+    torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2).weight_decay(1e-2));
+    for (auto& batch : trireme::Loader(Images(), *world, {.batch = 12, .steps = 8})) {
+      optimizer.zero_grad(/*set_to_none=*/batch.step % 2 == 0);
+      const auto loss = functional::cross_entropy(model.forward(batch.inputs.to(device)), batch.targets.to(device));
+      model.backward(loss, batch.weight);
+      torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+      optimizer.step();
+      print(model.mean(loss.item<double>(), batch.weight));
+    }
+    return 0;
+  }
   if (argc > 2) {
     std::vector<std::string> settings{"train.batch=12",   "train.steps=8",      "optimizer.lr=1e-2",
                                       "optimizer.clip=0", "optimizer.warmup=0", "train.precision=fp64"};
