@@ -24,6 +24,16 @@ struct Measured {
 // Initial parameters and the first `batches` batches of a run, for the peer.
 void write_inputs(const RunConfig& config, int64_t batches, const std::filesystem::path& path);
 
+// A new folder of this user alone, for as long as this lives.
+struct ScratchFolder {
+  ScratchFolder();
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  std::filesystem::path path;
+};
+
 // Runs a command whose output is one JSON object.
 nlohmann::json run_command(const std::vector<std::string>& words);
 

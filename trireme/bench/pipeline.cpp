@@ -227,9 +227,8 @@ class PipelineBench {
 void run_pipeline_bench(const PipelineBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
   if (::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
-  const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
-  make_folder(folder);
-  PipelineBench bench(options, folder);
+  const ScratchFolder scratch;
+  PipelineBench bench(options, scratch.path);
   const auto wanted = [&](const char* name) { return options.only.empty() || options.only == name; };
   const int context = options.context > 0 ? options.context : usual_context;
   if (!options.plot.empty()) bench.plot();
@@ -253,7 +252,6 @@ void run_pipeline_bench(const PipelineBenchOptions& options, const std::function
   if (wanted("bubble")) {
     for (const auto& line : bench.bubbles(context)) each(line);
   }
-  remove_tree(folder);
 }
 
 }  // namespace trireme

@@ -234,16 +234,14 @@ std::string SyncBenchLine::brief() const {
 }
 
 void run_sync_bench(const SyncBenchOptions& options, const std::function<void(const SyncBenchLine&)>& each) {
-  const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
-  make_folder(folder);
-  Bench bench(options, folder);
+  const ScratchFolder scratch;
+  Bench bench(options, scratch.path);
   for (const auto& kind : known_kinds()) {
     const bool wanted = options.kinds.empty() || std::count(options.kinds.begin(), options.kinds.end(), kind.name) > 0;
     const bool one_copy = kind.name == "hogwild" && options.part == "straggler";  // of threads that share it: no delays
     if (wanted && !one_copy) each(bench.measure(kind));
   }
   if (!options.plot.empty()) bench.plot(options.plot);
-  remove_tree(folder);
 }
 
 }  // namespace trireme

@@ -3,16 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <regex>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/cores.h"
+#include "trireme/comm/process.h"
 #include "trireme/device/device.h"
 #include "trireme/bench/peer.h"
 
@@ -109,17 +110,31 @@ class Hosts {
  public:
   Hosts(int count, const std::string& rate) {
     if (::geteuid() != 0) refuse("--hosts makes network namespaces, which needs root");
-    if (std::system(fmt::format("{} start {} {}", hosts_tool, count, rate).c_str()) != 0)
+    if (!run_tool({"start", std::to_string(count), rate}))
       fail("{} could not make {} hosts with links of {}; if others are left from before, {} stop removes them",
            hosts_tool, count, rate, hosts_tool);
   }
   ~Hosts() {
-    if (std::system(fmt::format("{} stop", hosts_tool).c_str()) != 0)
+    if (!run_tool({"stop"}))
       fmt::print(stderr, "trireme: {} stop failed: network namespaces may be left\n", hosts_tool);
   }
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
+
+ private:
+  static bool run_tool(std::vector<std::string> words) {
+    words.insert(words.begin(), hosts_tool);
+    int status = 0;
+    output_of(words, status);
+    return status == 0;
+  }
 };
+
+// A number and a unit of tc: 500mbit, 1.5gbit, 64kbps.
+bool is_rate(const std::string& text) {
+  static const std::regex form(R"(\d+(\.\d+)?([kmgt]i?)?(bit|bps))", std::regex::icase);
+  return std::regex_match(text, form);
+}
 
 struct PeerSettings {
   int threads = 1;
@@ -326,6 +341,7 @@ class Case {
 }  // namespace
 
 void run_train_bench(const TrainBenchOptions& options, const std::function<void(const BenchLine&)>& each) {
+  if (!is_rate(options.rate)) refuse("--rate {}: a number and a unit, such as 500mbit or 1.5gbit", options.rate);
   if (::access(options.python.c_str(), X_OK) != 0)
     refuse("--python {}: not found; the peer runs in the Python that holds torch", options.python);
   const auto cases =
@@ -338,16 +354,14 @@ void run_train_bench(const TrainBenchOptions& options, const std::function<void(
   for (const auto& name : cases) {
     if (known_case(name).card && !cuda_available()) refuse("--case {} needs a CUDA device, and there is none", name);
   }
-  const auto folder = fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid());
-  make_folder(folder);
+  const ScratchFolder scratch;
   const auto hosts = options.hosts > 1 ? std::make_unique<Hosts>(options.hosts, options.rate) : nullptr;
   for (const auto& name : cases) {
     for (int count : ranks) {
       if (known_case(name).card && count > 1) continue;  // NCCL, and so DDP, wants a card for each rank
-      Case(name, count, options, folder).measure(each);
+      Case(name, count, options, scratch.path).measure(each);
     }
   }
-  remove_tree(folder);
 }
 
 }  // namespace trireme
