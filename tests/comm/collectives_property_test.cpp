@@ -372,7 +372,8 @@ TEST_P(CollectivesProperty, EveryAlgorithmOnAWireDoesTheSame) {
 const Role random_calls("random calls", [] {
   const int rank = std::stoi(given("RANK")), size = std::stoi(given("SIZE"));
   Recorder recorder;
-  Communicator communicator(make_shared_transport(meet_processes(given("MEETING"), rank, size, 60), rank), recorder);
+  const auto board = Board::open(SegmentName::parse(given("BOARD"), "BOARD"));
+  Communicator communicator(make_shared_transport(meet_processes(*board, rank, 60), rank), recorder);
   const auto arena = communicator.allocate(arena_bytes + 4096 * rank);
   for (int number = 0; number < 12; ++number) {
     const Round round(size, number);
@@ -385,11 +386,12 @@ const Role random_calls("random calls", [] {
 TEST(CollectivesPropertyOfProcesses, WhatComesOutFollowsFromWhatAllGave) {
   fmt::print("TRIREME_SEED={}\n", chosen_seed());
   for (const int size : {3, 5}) {
-    const auto meeting = board_path(fmt::format("property-test-{}-{}", getpid(), size));
+    const auto board = Board::create(size);
     std::deque<Child> ranks;
     for (int rank = 0; rank < size; ++rank) {
       const auto number = std::to_string(rank), count = std::to_string(size);
-      ranks.emplace_back("random calls", Child::Environment{{"MEETING", meeting}, {"RANK", number}, {"SIZE", count}});
+      ranks.emplace_back("random calls",
+                         Child::Environment{{"BOARD", board->name().text()}, {"RANK", number}, {"SIZE", count}});
     }
     for (auto& rank : ranks) EXPECT_EQ(rank.wait(60), 0) << rank.errors();
   }

@@ -1,6 +1,7 @@
 """What the end-to-end tests share: a folder with data, jobs that can be watched and struck, and readers of their files."""
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -75,6 +76,20 @@ def clean_environment(**more):
     return {**kept, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **more}
 
 
+def in_shared_memory(folder="/dev/shm"):
+    """{path: whether its maker lives} of what the program has there. A maker holds a lock as long as it lives."""
+    found = {}
+    for path in pathlib.Path(folder).glob("trireme-*"):
+        if re.fullmatch("trireme-[0-9a-f]{32}", path.name):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    found[path] = False
+                except BlockingIOError:
+                    found[path] = True
+    return found
+
+
 class Job:
     """A command that runs, with all processes that come of it. `words` may start with a launcher's command."""
 
@@ -82,6 +97,7 @@ class Job:
         self.mark = uuid.uuid4().hex
         self.words = [str(word) for word in words]
         self.pids = set()
+        self.there_before = set(in_shared_memory())
         self.output_path = pathlib.Path(cwd) / f"output-{self.mark[:8]}.txt"
         full = clean_environment(TRIREME_TEST_JOB=self.mark, **(environment or {}))
         self.began = time.monotonic()
@@ -103,7 +119,6 @@ class Job:
 
     @staticmethod
     def _own_terminal(descriptor):
-        import fcntl
         import termios
 
         os.setsid()
@@ -196,12 +211,11 @@ class Job:
         deadline = time.monotonic() + patience
         while (living := list(self.processes())) and time.monotonic() < deadline:
             time.sleep(0.05)
-        left = [f"process {pid}" for pid in living]
-        for path in pathlib.Path("/dev/shm").glob("trireme-*"):
-            owner = path.name.partition("-pid")[2].partition(".")[0]
-            if (owner.isdigit() and int(owner) in self.pids) or self.mark in path.name:
-                left.append(str(path))
-        return left
+        return [f"process {pid}" for pid in living] + self.left_in_shared_memory()
+
+    def left_in_shared_memory(self):
+        """What came there while the job ran and whose maker is gone."""
+        return [str(path) for path, lives in in_shared_memory().items() if not lives and path not in self.there_before]
 
 
 def run(words, cwd, status=0, timeout=60, **more):

@@ -1,12 +1,15 @@
-// The board of a job: made, opened, refused, swept; faults, stops and last operations.
+// The board of a job: made, opened, found, refused; faults, stops and last operations.
 #include "trireme/observe/board.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
+#include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -21,29 +24,20 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-class BoardTest : public testing::Test {
- protected:
-  BoardTest() : path_(board_path(fmt::format("board-test-{}", getpid()))) {}
-  ~BoardTest() override { fs::remove(path_); }
-
-  std::string error_of_open() {
-    try {
-      Board::open(path_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+std::string error_of_open(const SegmentName& name) {
+  try {
+    Board::open(name);
+  } catch (const Error& error) {
+    return error.what();
   }
+  return "";
+}
 
-  fs::path path_;
-};
-
-TEST_F(BoardTest, WhatOneWritesTheOtherReads) {
-  const auto made = Board::create(path_, 3);
-  EXPECT_FALSE(fs::exists(path_.string() + ".building"));
-  const auto opened = Board::open(path_);
+TEST(Board, WhatOneWritesTheOtherReads) {
+  const auto made = Board::create(3);
+  const auto opened = Board::open(made->name());
   EXPECT_EQ(opened->ranks(), 3);
-  EXPECT_EQ(opened->path(), path_);
+  EXPECT_EQ(opened->name().text(), made->name().text());
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(opened->slot(i).rank.load(), -1);
     EXPECT_EQ(opened->slot(i).state.load(), RankState::absent);
@@ -57,28 +51,138 @@ TEST_F(BoardTest, WhatOneWritesTheOtherReads) {
   EXPECT_EQ(opened->slot(1).last_operation(), "starting");
 }
 
-TEST_F(BoardTest, AnOpenBoardOutlivesItsName) {
-  const auto made = Board::create(path_, 1);
-  const auto opened = Board::open(path_);
-  fs::remove(path_);
+TEST(Board, AnOpenOneOutlivesItsName) {
+  const auto made = Board::create(1);
+  const auto opened = Board::open(made->name());
+  opened->hide();  // any of the ranks may
+  EXPECT_FALSE(fs::exists(made->name().path()));
   made->request_stop(2);
   EXPECT_EQ(opened->stop_requested(), 2);
 }
 
-TEST_F(BoardTest, RefusesWhatIsNoBoard) {
-  EXPECT_THAT(error_of_open(), AllOf(HasSubstr(path_.string()), HasSubstr("No such file or directory")));
-  for (const size_t bytes : {size_t{0}, size_t{10}, size_t{100'000}}) {
-    std::ofstream(path_, std::ios::trunc) << std::string(bytes, 'x');
-    EXPECT_THAT(error_of_open(),
-                AllOf(HasSubstr(path_.string()), HasSubstr("is not a board of this program's version")))
+TEST(Board, TellsWhereTheRanksMeet) {
+  const auto made = Board::create(2);
+  const auto opened = Board::open(made->name());
+  EXPECT_FALSE(opened->announced().is_set());
+  const auto meeting = SegmentName::random();
+  made->announce(meeting);
+  EXPECT_EQ(opened->announced().text(), meeting.text());
+}
+
+TEST(Board, RefusesWhatIsNoBoard) {
+  EXPECT_THAT(error_of_open(SegmentName::random()), HasSubstr("No such file or directory"));
+  for (const size_t bytes : {size_t{10}, size_t{100'000}}) {
+    const auto segment = Segment::create(bytes);
+    std::memset(segment.data(), 'x', bytes);
+    EXPECT_THAT(error_of_open(segment.name()),
+                AllOf(HasSubstr(segment.name().path()), HasSubstr("is not a board of this program's version")))
         << bytes;
   }
 }
 
-TEST_F(BoardTest, RefusesABoardThatWasCutOff) {
-  Board::create(path_, 4);
-  fs::resize_file(path_, fs::file_size(path_) - sizeof(BoardSlot));
-  EXPECT_THAT(error_of_open(), HasSubstr("is not a board"));
+TEST(Board, RefusesOneThatWasCutOff) {
+  const auto made = Board::create(4);
+  fs::resize_file(made->name().path(), fs::file_size(made->name().path()) - sizeof(BoardSlot));
+  EXPECT_THAT(error_of_open(made->name()), HasSubstr("is not a board"));
+}
+
+// Every number that opening or reading a board goes by, wrong in turn: an error or a number within bounds, and no
+// crash.
+TEST(Board, NumbersThatCannotBeAreNotGoneBy) {
+  const auto made = Board::create(2);
+  const auto memory = Segment::open(made->name());
+  const std::vector<std::byte> whole(memory.data(), memory.data() + memory.bytes());
+  const auto opened = Board::open(made->name());
+  EXPECT_TRUE(made->claim_fault(0, 3, "the cause"));
+  int refused = 0;
+  const size_t header = memory.bytes() - 2 * sizeof(BoardSlot);
+  for (size_t at = 0; at < header; at += sizeof(int32_t)) {
+    for (const int32_t value : {int32_t{-1}, int32_t{0}, int32_t{3}, INT32_MAX, INT32_MIN}) {
+      auto* field = memory.data() + at;
+      int32_t before = 0;
+      std::memcpy(&before, field, sizeof before);
+      std::memcpy(field, &value, sizeof value);
+      EXPECT_EQ(opened->ranks(), 2) << "as it was when it was opened";
+      EXPECT_GT(opened->fault_exit_status(), 0) << "a job that failed must not look as if it had not";
+      EXPECT_LT(opened->fault_exit_status(), 256);
+      EXPECT_LE(opened->fault_message().size(), 1024U);
+      EXPECT_GE(opened->stop_requested(), 0);
+      EXPECT_LT(opened->stop_requested(), 65);
+      opened->announced();
+      const auto error = error_of_open(made->name());
+      EXPECT_TRUE(error.empty() || error.find("board") != std::string::npos) << error;
+      refused += error.empty() ? 0 : 1;
+      std::memcpy(field, &before, sizeof before);
+    }
+  }
+  EXPECT_GE(refused, 4 * 5 - 1) << "magic and namespace are of two such numbers each, the ranks of one";
+  std::memset(memory.data() + header, 0xff, 2 * sizeof(BoardSlot));
+  EXPECT_LE(opened->slot(1).last_operation().size(), 200U);
+  EXPECT_EQ(Board::open(made->name())->ranks(), 2);
+}
+
+TEST(Board, IsFoundByItsJobWhileItsMakerLives) {
+  const uint64_t job = SegmentName::random().words[0];
+  EXPECT_EQ(Board::find(job, 3), nullptr);
+  const auto other = Board::create(3, job + 1);
+  const auto segment = Segment::create(100'000);  // no board
+  EXPECT_EQ(Board::find(job, 3), nullptr);
+  {
+    const auto made = Board::create(3, job);
+    const auto found = Board::find(job, 3);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->name().text(), made->name().text());
+  }
+  EXPECT_EQ(Board::find(job, 3), nullptr);
+}
+
+const Role killed_maker("killed maker", [] {
+  const auto board = Board::create(3, std::stoull(given("JOB")));
+  fmt::print(stderr, "{}", board->name().text());
+  return ::kill(getpid(), SIGKILL);
+});
+
+TEST(Board, OfAKilledMakerIsNotFoundAndSwept) {
+  const uint64_t job = SegmentName::random().words[0];
+  Child child("killed maker", {{"JOB", std::to_string(job)}});
+  ASSERT_EQ(child.wait(), 128 + SIGKILL);
+  const auto path = SegmentName::parse(child.errors(), "its output").path();
+  EXPECT_EQ(Board::find(job, 3), nullptr);
+  Segment::sweep();
+  EXPECT_FALSE(fs::exists(path));
+}
+
+// Another user who knows the job's number makes a board for it first.
+TEST(Board, OfAnotherUserIsNotFound) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const uint64_t job = SegmentName::random().words[0];
+  const auto made = Board::create(3, job);
+  ASSERT_EQ(::chown(made->name().path().c_str(), 65534, 65534), 0);
+  EXPECT_EQ(Board::find(job, 3), nullptr);
+  EXPECT_THAT(error_of_open(made->name()), HasSubstr("belongs to user 65534 instead of 0"));
+}
+
+const Role reader_elsewhere("reader elsewhere", [] {
+  if (::unshare(CLONE_NEWPID) != 0) return 77;
+  const pid_t child = fork();  // the first process of the new namespace
+  if (child == 0) {
+    ::unshare(CLONE_NEWNS);
+    ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+    ::mount("proc", "/proc", "proc", 0, nullptr);
+    fmt::print(stderr, "{}", error_of_open(SegmentName::parse(given("NAME"), "NAME")));
+    _exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  return 0;
+});
+
+TEST(Board, OfAnotherPidNamespaceIsRefused) {
+  const auto made = Board::create(2);
+  Child child("reader elsewhere", {{"NAME", made->name().text()}});
+  const int status = child.wait();
+  if (status == 77) GTEST_SKIP() << "may not make a pid namespace";
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(child.errors(), HasSubstr("start all ranks of a host in one container"));
 }
 
 TEST(BoardInMemory, HasSlotsOfItsOwn) {
@@ -86,7 +190,7 @@ TEST(BoardInMemory, HasSlotsOfItsOwn) {
   EXPECT_EQ(board->ranks(), 2);
   EXPECT_EQ(board->slot(1).last_operation(), "starting");
   EXPECT_NE(&board->slot(0), &board->slot(1));
-  EXPECT_TRUE(board->path().empty());
+  EXPECT_FALSE(board->name().is_set());
 }
 
 TEST(BoardFaults, TheFirstSpeaksForTheJob) {
@@ -160,33 +264,6 @@ TEST(LastOperation, ARecorderWithoutABoardWritesNothing) {
   recorder.communicate("bucket", 1);
   recorder.set_step(3);
   EXPECT_EQ(recorder.step(), 3);
-}
-
-const Role nothing("nothing", [] { return 0; });
-
-TEST(SweepBoards, RemovesOnlyBoardsOfDeadOwners) {
-  pid_t gone = 0;
-  {
-    Child child("nothing");
-    gone = child.pid();
-    ASSERT_EQ(child.wait(), 0);
-  }
-  const auto dead = board_path(fmt::format("pid{}", gone));
-  const auto dead_segment = board_path(fmt::format("pid{}.1.0", gone));
-  const auto mine = board_path(fmt::format("pid{}", getpid()));
-  const auto named = board_path(fmt::format("slurm-{}-0", gone));
-  const auto odd = board_path("pid-of-nobody");
-  const std::vector<fs::path> kept{mine, named, odd};
-  Board::create(dead, 1);
-  std::ofstream(dead_segment) << "x";
-  for (const auto& path : kept) Board::create(path, 1);
-  sweep_boards();
-  EXPECT_FALSE(fs::exists(dead));
-  EXPECT_FALSE(fs::exists(dead_segment)) << "what the job's transport left goes with its board";
-  for (const auto& path : kept) {
-    EXPECT_TRUE(fs::exists(path)) << path;
-    fs::remove(path);
-  }
 }
 
 }  // namespace

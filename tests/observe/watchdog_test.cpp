@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -27,7 +26,7 @@ constexpr int left_too_long = 99;
 
 // One rank of the job: starts its watchdog and then does what BEHAVIOUR says until it is told to stop.
 const Role rank_role("rank", [] {
-  const auto board = Board::open(given("BOARD"));
+  const auto board = Board::open(SegmentName::parse(given("BOARD"), "BOARD"));
   const int local_rank = std::stoi(given("LOCAL_RANK")), rank = local_rank + first_rank;
   log::set_rank(rank);
   Recorder recorder(&board->slot(local_rank));
@@ -60,14 +59,13 @@ const Role rank_role("rank", [] {
 
 class WatchdogTest : public testing::Test {
  protected:
-  WatchdogTest() : board_(Board::create(board_path(fmt::format("watchdog-test-{}", getpid())), 2)) {}
-  ~WatchdogTest() override { std::filesystem::remove(board_->path()); }
+  WatchdogTest() : board_(Board::create(2)) {}
 
   // Starts both ranks and waits until they are at work.
   void start(const std::string& behaviour_0, const std::string& behaviour_1) {
     int local_rank = 0;
     for (const auto& behaviour : {behaviour_0, behaviour_1}) {
-      ranks_.push_back(std::make_unique<Child>("rank", Child::Environment{{"BOARD", board_->path()},
+      ranks_.push_back(std::make_unique<Child>("rank", Child::Environment{{"BOARD", board_->name().text()},
                                                                           {"LOCAL_RANK", std::to_string(local_rank++)},
                                                                           {"BEHAVIOUR", behaviour},
                                                                           {"HEARTBEAT", heartbeat_},
@@ -104,6 +102,22 @@ TEST_F(WatchdogTest, AKilledRankIsNamed) {
                     HasSubstr("The job ends; go on with --resume"), HasSubstr("flushed")));
   EXPECT_THAT(board_->fault_message(), HasSubstr(named(1) + " died"));
   EXPECT_EQ(board_->slot(0).state.load(), RankState::failed);
+}
+
+TEST_F(WatchdogTest, AProcessNumberThatCannotBeIsNamed) {
+  ranks_.push_back(nullptr);
+  board_->slot(0).pid.store(-7);
+  board_->slot(0).rank.store(first_rank);
+  board_->slot(0).beat_ns.store(monotonic_ns());
+  board_->slot(0).state.store(RankState::running);
+  ranks_.push_back(std::make_unique<Child>("rank", Child::Environment{{"BOARD", board_->name().text()},
+                                                                      {"LOCAL_RANK", "1"},
+                                                                      {"BEHAVIOUR", "busy"},
+                                                                      {"HEARTBEAT", heartbeat_},
+                                                                      {"STOP", stop_},
+                                                                      {"LATE", late_}}));
+  EXPECT_EQ(ranks_[1]->wait(), 1);
+  EXPECT_THAT(ranks_[1]->errors(), HasSubstr("rank 4 (process -7) has written a process number that cannot be"));
 }
 
 TEST_F(WatchdogTest, AStoppedRankIsNamedAndFollowsWhenItWakes) {

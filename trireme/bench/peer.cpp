@@ -1,18 +1,17 @@
 #include "trireme/bench/peer.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/statistics.h"
+#include "trireme/comm/process.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/order.h"
 #include "trireme/nn/model.h"
@@ -22,14 +21,13 @@ namespace trireme {
 
 namespace fs = std::filesystem;
 
-BenchFolder::BenchFolder() : path_(fs::temp_directory_path() / fmt::format("trireme-bench-{}", getpid())) {
-  make_folder(path_);
+BenchFolder::BenchFolder() {
+  auto pattern = (fs::temp_directory_path() / "trireme-bench-XXXXXX").string();
+  if (!::mkdtemp(pattern.data())) fail_errno(pattern);
+  path_ = pattern;
 }
 
-BenchFolder::~BenchFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
+BenchFolder::~BenchFolder() { remove_tree(path_); }
 
 void write_inputs(const RunConfig& config, int64_t batches, const fs::path& path) {
   const auto data = open_dataset(data_options(config));
@@ -58,28 +56,12 @@ void write_inputs(const RunConfig& config, int64_t batches, const fs::path& path
   writer.finish();
 }
 
-namespace {
-
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
-}  // namespace
-
 nlohmann::json run_command(const std::vector<std::string>& words) {
-  std::string line;
-  for (const auto& word : words) line += quoted(word) + " ";
-  FILE* pipe = ::popen(line.c_str(), "r");
-  if (!pipe) fail_errno("popen");
-  std::string output;
-  char buffer[4096];
-  while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, count);
-  const int status = ::pclose(pipe);
+  int status = 0;
+  const auto output = output_of(words, status);
   auto result = nlohmann::json::parse(output, nullptr, false);
   if (status != 0 || !result.is_object())
-    fail("{}\nended with status {} and said: {}", line, WEXITSTATUS(status), output);
+    fail("{}\nended with status {} and said: {}", fmt::join(words, " "), status, output);
   return result;
 }
 

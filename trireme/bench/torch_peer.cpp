@@ -1,7 +1,5 @@
 #include "trireme/bench/torch_peer.h"
 
-#include "trireme/bench/script.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
@@ -14,9 +12,11 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/comm/process.h"
 #include "trireme/engine/executor.h"
 #include "trireme/nn/product.h"
 #include "trireme/bench/peer.h"
+#include "trireme/bench/script.h"
 
 namespace trireme {
 
@@ -88,8 +88,9 @@ void TorchPeer::examine() {
 void TorchPeer::build_preload() {
   const auto source = folder_ / "unlock_mkl.c", library = folder_ / "unlock_mkl.so";
   write_atomically(source, "int mkl_serv_intel_cpu_true(void) { return 1; }\n");
-  const auto command = fmt::format("cc -shared -fPIC -o '{}' '{}' 1>&2", library.string(), source.string());
-  if (std::system(command.c_str()) != 0) {
+  int status = 0;
+  output_of({"cc", "-shared", "-fPIC", "-o", library.string(), source.string()}, status);
+  if (status != 0) {
     obstacle_ = "needs a C compiler, cc, for the library that lets MKL use all of this processor's instructions";
     return;
   }

@@ -10,11 +10,13 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <regex>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/cores.h"
+#include "trireme/comm/process.h"
 #include "trireme/device/device.h"
 #include "trireme/bench/peer.h"
 #include "trireme/bench/script.h"
@@ -39,17 +41,31 @@ class Hosts {
  public:
   Hosts(int count, const std::string& rate) {
     if (::geteuid() != 0) refuse("--hosts makes network namespaces, which needs root");
-    if (std::system(fmt::format("{} start {} {}", hosts_tool(), count, rate).c_str()) != 0)
+    if (!run_tool({"start", std::to_string(count), rate}))
       fail("{} could not make {} hosts with links of {}; if others are left from before, {} stop removes them",
            hosts_tool, count, rate, hosts_tool());
   }
   ~Hosts() {
-    if (std::system(fmt::format("{} stop", hosts_tool()).c_str()) != 0)
+    if (!run_tool({"stop"}))
       fmt::print(stderr, "trireme: {} stop failed: network namespaces may be left\n", hosts_tool());
   }
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
+
+ private:
+  static bool run_tool(std::vector<std::string> words) {
+    words.insert(words.begin(), hosts_tool());
+    int status = 0;
+    output_of(words, status);
+    return status == 0;
+  }
 };
+
+// A number and a unit of tc: 500mbit, 1.5gbit, 64kbps.
+bool is_rate(const std::string& text) {
+  static const std::regex form(R"(\d+(\.\d+)?([kmgt]i?)?(bit|bps))", std::regex::icase);
+  return std::regex_match(text, form);
+}
 
 struct PeerSettings {
   TorchVariant variant;
@@ -358,6 +374,7 @@ class Case {
 }  // namespace
 
 void run_train_bench(const TrainBenchOptions& asked, const std::function<void(const BenchLine&)>& each) {
+  if (!is_rate(asked.rate)) refuse("--rate {}: a number and a unit, such as 500mbit or 1.5gbit", asked.rate);
   auto options = asked;
   if (options.cases.empty()) options.cases = {"mlp", "gpt", "llama", "resnet18"};
   const auto shared = std::stable_partition(options.cases.begin(), options.cases.end(),

@@ -1,6 +1,8 @@
 #include "trireme/comm/call.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string_view>
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -58,7 +60,8 @@ std::string Call::describe() const {
   if (has_tensor) arguments += fmt::format("{}{}", c10::toString(dtype), on_card ? " on a card" : "");
   if (has_tensor && collective != Collective::all_to_all) arguments += fmt::format(", {} elements", count);
   if (parts != 0) arguments += fmt::format(" in parts {:08x}", static_cast<uint32_t>(parts));
-  return fmt::format("operation {}: {}({}) \"{}\"", sequence, name_of(collective), arguments, name);
+  const std::string_view text(name, strnlen(name, sizeof name));
+  return fmt::format("operation {}: {}({}) \"{}\"", sequence, name_of(collective), arguments, text);
 }
 
 Offsets even_offsets(int64_t count, int ranks) {
@@ -95,6 +98,11 @@ void check_agreement(const std::vector<Call>& calls) {
 void check_exchange(const std::vector<int64_t>& parts, int ranks) {
   const auto ends = static_cast<size_t>(ranks) + 1;
   const auto bytes = [&](size_t row, size_t r) { return parts[row * ends + r + 1] - parts[row * ends + r]; };
+  for (size_t row = 0; row < 2 * (ends - 1); ++row) {
+    const auto* begin = &parts[row * ends];
+    if (*begin < 0 || !std::is_sorted(begin, begin + ends))
+      fail("rank {} shows parts of an all_to_all that cannot be true: its memory may be faulty", row / 2);
+  }
   for (size_t from = 0; from + 1 < ends; ++from) {
     for (size_t to = 0; to + 1 < ends; ++to) {
       const int64_t given = bytes(2 * from, to), taken = bytes(2 * to + 1, from);

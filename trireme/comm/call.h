@@ -57,8 +57,8 @@ static_assert(sizeof(Call) == 72 && std::is_trivially_copyable_v<Call>);
 // Throws unless all ranks made the same call; `calls[r]` is rank r's.
 void check_agreement(const std::vector<Call>& calls);
 
-// Throws unless every rank expects of every other what that one gives it. For each rank in turn: where the parts that
-// it gives begin, and where those that it takes do, each `ranks` + 1 offsets in bytes.
+// Throws unless the parts follow each other and every rank expects of every other what that one gives it. For each rank
+// in turn: where the parts that it gives begin, and where those that it takes do, each `ranks` + 1 offsets in bytes.
 void check_exchange(const std::vector<int64_t>& parts, int ranks);
 
 }  // namespace trireme

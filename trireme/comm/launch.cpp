@@ -1,6 +1,7 @@
 #include "trireme/comm/launch.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,8 +21,20 @@ namespace trireme {
 
 namespace {
 
+constexpr const char* board_variable = "TRIREME_BOARD";  // by which ranks know the board's name
 constexpr int64_t second_ns = 1'000'000'000;
 constexpr int64_t patience_ns = 8 * second_ns;  // from a fault to SIGKILL: ranks end by themselves long before
+
+// Kills a process that the board names, if it is a rank of this job: one that was started with the board's name, which
+// no other process knows. The number on the board may be wrong, or by now another process's.
+void kill_rank(const Board& board, pid_t process) {
+  if (process <= 0) return;
+  const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  if (descriptor < 0) return;
+  if (has_environment(process, board_variable, board.name().text()))
+    syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, nullptr, 0);
+  ::close(descriptor);
+}
 
 struct Job {
   std::shared_ptr<Board> board;
@@ -35,9 +48,7 @@ struct Job {
   // mpirun does not take its ranks along: they are on the board.
   void kill_all() {
     for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
-    for (int i = 0; i < board->ranks(); ++i) {
-      if (const int pid = board->slot(i).pid.load(); pid > 0) ::kill(pid, SIGKILL);
-    }
+    for (int i = 0; i < board->ranks(); ++i) kill_rank(*board, board->slot(i).pid.load());
   }
 };
 
@@ -63,7 +74,7 @@ std::vector<std::string> mpirun_command(const LaunchOptions& options, const std:
                                  "3",
                                  "-np",
                                  std::to_string(options.ranks)};
-  for (const char* name : {"TRIREME_BOARD", "TRIREME_TERMINAL", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+  for (const char* name : {board_variable, "TRIREME_TERMINAL", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
     words.push_back("-x");
     words.push_back(name);
   }
@@ -73,7 +84,7 @@ std::vector<std::string> mpirun_command(const LaunchOptions& options, const std:
 
 void start_ranks(Job& job, const LaunchOptions& options) {
   const auto program = own_program();
-  std::vector<std::pair<std::string, std::string>> extra{{"TRIREME_BOARD", job.board->path().string()},
+  std::vector<std::pair<std::string, std::string>> extra{{board_variable, job.board->name().text()},
                                                          {"OMP_NUM_THREADS", std::to_string(options.threads_per_rank)}};
   for (auto& variable : waiting_environment()) extra.push_back(std::move(variable));
   if (options.mpirun) {
@@ -156,8 +167,7 @@ void ended(Job& job, pid_t pid, int status) {
 void help_to_end(Job& job) {
   if (job.kill_at_ns == 0) job.kill_at_ns = monotonic_ns() + patience_ns;
   for (int i = 0; i < job.board->ranks(); ++i) {
-    const int pid = job.board->slot(i).pid.load();
-    if (pid > 0 && is_stopped(pid)) ::kill(pid, SIGKILL);
+    if (const int pid = job.board->slot(i).pid.load(); is_stopped(pid)) kill_rank(*job.board, pid);
   }
   for (const auto& [pid, rank] : job.running) {
     if (rank >= 0 && job.board->slot(rank).state.load() == RankState::absent) ::kill(pid, SIGKILL);
@@ -185,9 +195,9 @@ void share_log(const Board& board, const std::filesystem::path& log) {
 }
 
 int launch(const LaunchOptions& options) {
-  sweep_boards();
+  Segment::sweep();
   Job job;
-  job.board = Board::create(board_path(fmt::format("pid{}", getpid())), options.ranks);
+  job.board = Board::create(options.ranks);
 
   const Signals signals;
   start_ranks(job, options);

@@ -3,7 +3,6 @@
 // ranks of all hosts that hold it; then the shares are gathered inside. So a host sends as few bytes as one rank on it
 // would have to (spec/collective_cost), and all its ranks help to send them.
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -11,20 +10,20 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/mpi_calls.h"
 #include "trireme/comm/shared_transport.h"
-#include "trireme/observe/board.h"
 
 namespace trireme {
 
 namespace {
 
-// A door to the ranks of one host, which meet under a name that the first of them makes up.
+// A door to the ranks of one host, which tell each other by MPI where they meet.
 std::unique_ptr<Transport> meet_on_host(MPI_Comm host) {
-  static int meetings = 0;
   int rank = 0, size = 1;
   MPI_Comm_rank(host, &rank);
   MPI_Comm_size(host, &size);
-  const auto name = first_says(board_path(fmt::format("pid{}-host{}", getpid(), meetings++)).string(), host);
-  return make_shared_transport(meet_processes(name, rank, size), rank);
+  const auto tell_all = [&](const SegmentName& of_first) {
+    return SegmentName::parse(first_says(of_first.text(), host), "what the first rank of this host says by MPI");
+  };
+  return make_shared_transport(meet_processes(rank, size, tell_all), rank);
 }
 
 class HostsTransport final : public Transport {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "trireme/base/error.h"
 
@@ -46,6 +48,45 @@ pid_t start_process(ProcessOptions options) {
   execvp(arguments[0], arguments.data());
   std::fprintf(stderr, "error: cannot start %s: %s\n", arguments[0], std::strerror(errno));
   _exit(127);
+}
+
+std::string output_of(const std::vector<std::string>& words, int& status) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
+  std::vector<char*> arguments;
+  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  pid_t pid = 0;
+  const int problem = posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  std::string output;
+  char buffer[4096];
+  while (problem == 0) {
+    const ssize_t count = read(ends[0], buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    output.append(buffer, static_cast<size_t>(count));
+  }
+  ::close(ends[0]);
+  if (problem != 0) fail("cannot start {}: {}", words[0], std::strerror(problem));
+  int ended = 0;
+  while (waitpid(pid, &ended, 0) < 0) {
+    if (errno != EINTR) fail_errno("waiting for " + words[0]);
+  }
+  status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
+  return output;
+}
+
+bool has_environment(pid_t process, const std::string& name, const std::string& value) {
+  std::ifstream file(fmt::format("/proc/{}/environ", process), std::ios::binary);
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry == name + "=" + value) return true;
+  }
+  return false;
 }
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }

@@ -20,6 +20,13 @@ struct ProcessOptions {
 
 pid_t start_process(ProcessOptions options);
 
+// Runs a command to its end and returns what it wrote to its standard output; `status` is its exit status, 128 + n when
+// signal n ended it. No shell reads the words.
+std::string output_of(const std::vector<std::string>& words, int& status);
+
+// Whether a process of this user was started with this value of an environment variable.
+bool has_environment(pid_t process, const std::string& name, const std::string& value);
+
 // This program's own file.
 std::string own_program();
 

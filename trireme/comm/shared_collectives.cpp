@@ -68,6 +68,25 @@ void SharedCollectives::call(const Call& call, const Arguments& arguments) {
   }
 }
 
+template <class Bytes>
+void SharedCollectives::take_places(const Bytes& bytes) {
+  for (int i = 0; i < size_; ++i) {
+    const Place place = meeting_.exhibit(i).place;
+    if (place.bytes < bytes(i))
+      fail("rank {} shows a buffer of {} bytes where {} are needed: its memory may be faulty", i, place.bytes,
+           bytes(i));
+    if (place.segment < 0 && (place.segment != -1 || place.offset > UINT64_MAX - static_cast<uint64_t>(place.bytes)))
+      fail("rank {} shows {} bytes at {:#x}, where no memory can be: its memory may be faulty", i, place.bytes,
+           place.offset);
+    places_[static_cast<size_t>(i)] = place;
+    addresses_of_buffers_[static_cast<size_t>(i)] = place.segment < 0 ? nullptr : find_(i, place);
+  }
+}
+
+void SharedCollectives::take_places(int64_t bytes) {
+  take_places([bytes](int) { return bytes; });
+}
+
 bool SharedCollectives::all_have_addresses() {
   for (int i = 0; i < size_; ++i) {
     if (!has_address(i)) return false;
@@ -78,8 +97,8 @@ bool SharedCollectives::all_have_addresses() {
 template <class Copy>
 void SharedCollectives::by_kernel(Copy copy, int rank, int64_t offset, std::byte* here, int64_t bytes) {
   way_ = "through the kernel";
-  const auto process = static_cast<pid_t>(meeting_.lane(rank).process.load());
-  auto* there = reinterpret_cast<std::byte*>(meeting_.exhibit(rank).place.offset) + offset;
+  const pid_t process = meeting_.group().processes[static_cast<size_t>(rank)];
+  auto* there = reinterpret_cast<std::byte*>(places_[static_cast<size_t>(rank)].offset) + offset;
   while (bytes > 0) {
     const iovec mine{here, static_cast<size_t>(bytes)}, theirs{there, static_cast<size_t>(bytes)};
     const ssize_t count = copy(process, &mine, 1, &theirs, 1, 0);
@@ -95,12 +114,20 @@ void SharedCollectives::by_kernel(Copy copy, int rank, int64_t offset, std::byte
   }
 }
 
+void SharedCollectives::check_range(int rank, int64_t offset, int64_t bytes) const {
+  const int64_t room = places_[static_cast<size_t>(rank)].bytes;
+  if (offset < 0 || bytes > room || offset > room - std::max<int64_t>(bytes, 0))
+    fail("{} bytes at {} of the buffer of rank {} lie beyond its {}", bytes, offset, rank, room);
+}
+
 void SharedCollectives::read(int rank, int64_t offset, std::byte* to, int64_t bytes) {
+  check_range(rank, offset, bytes);
   if (has_address(rank)) return copy(to, address_of(rank) + offset, bytes);
   by_kernel(process_vm_readv, rank, offset, to, bytes);
 }
 
 void SharedCollectives::write(int rank, int64_t offset, std::byte* from, int64_t bytes) {
+  check_range(rank, offset, bytes);
   if (has_address(rank)) return copy(address_of(rank) + offset, from, bytes);
   by_kernel(process_vm_writev, rank, offset, from, bytes);
 }
@@ -146,6 +173,7 @@ void SharedCollectives::all_reduce(const Call& call, std::byte* data, int64_t el
   const auto begin = [&](int r) { return part_begin(call.count, r, size_, element); };
   if (call.count * element < worth_reaching) return all_reduce_staged(call, data, element);
   meet_and_check();
+  take_places(call.count * element);
   if (all_have_addresses()) {
     reduce_span(call, element, 0, begin(rank_), begin(rank_ + 1), reached());
     return meet();
@@ -208,6 +236,7 @@ void SharedCollectives::reduce_to_root(const Call& call, std::byte* data, int64_
   const auto begin = [&](int r) { return part_begin(call.count, r, size_, element); };
   if (bytes >= worth_reaching) {
     meet_and_check();
+    take_places(bytes);
     if (all_have_addresses()) {
       reduce_span(call, element, 0, begin(rank_), begin(rank_ + 1), reached(),
                   address_of(call.root) + begin(rank_) * element);
@@ -231,6 +260,7 @@ void SharedCollectives::reduce_scatter(const Call& call, std::byte* data, int64_
   const int64_t bytes = call.count * element;
   if (bytes >= worth_reaching) {
     meet_and_check();
+    take_places(bytes);
     if (all_have_addresses()) {
       reduce_span(call, element, 0, begin, end, reached(), data + begin * element);
       return meet();
@@ -252,6 +282,7 @@ void SharedCollectives::reduce_scatter(const Call& call, std::byte* data, int64_
 void SharedCollectives::broadcast(int root, std::byte* data, int64_t bytes) {
   if (bytes >= worth_reaching) {
     meet_and_check();
+    take_places(bytes);
     if (reads_ || has_address(root)) {
       if (rank_ != root) read(root, 0, data, bytes);
       return meet();
@@ -276,6 +307,7 @@ void SharedCollectives::gather(const std::byte* tensor, std::byte* output, const
   for (int i = 0; i < size_; ++i) longest = std::max(longest, bytes(i));
   if (longest >= worth_reaching) {
     meet_and_check();
+    take_places([&](int i) { return in_place ? begin(size_) : bytes(i); });
     if (all_have_addresses() || (reads_ && size_ <= few_ranks)) {
       for (int i = 1; i < size_; ++i) {
         const int from = (rank_ + i) % size_;
@@ -339,6 +371,7 @@ void SharedCollectives::all_to_all(const Arguments& arguments) {
       if (to != from) longest = std::max(longest, begin(from, to + 1) - begin(from, to));
     }
   }
+  if (longest >= long_part) take_places([&](int i) { return begin(i, size_); });
   if (longest >= long_part && (reads_ || all_have_addresses())) {
     for (int i = 1; i < size_; ++i) {
       const int from = (rank_ + i) % size_;

@@ -17,8 +17,8 @@ namespace trireme {
 
 class SharedCollectives {
  public:
-  // Where a rank's buffer lies in this process, by what that rank has shown; and its staging buffer of this call, of
-  // two pieces.
+  // Where a rank's buffer lies in this process, by what that rank has shown, or an error where that cannot be; and its
+  // staging buffer of this call, of two pieces.
   using Find = std::function<std::byte*(int rank, const Place& place)>;
   using Staging = std::function<std::byte*(int rank)>;
   // Makes larger staging buffers for a call that takes so many bytes through them, and says how long a piece is now.
@@ -34,6 +34,8 @@ class SharedCollectives {
         staging_(std::move(staging)),
         grow_(std::move(grow)),
         piece_bytes_(piece_bytes),
+        places_(static_cast<size_t>(size_)),
+        addresses_of_buffers_(static_cast<size_t>(size_)),
         addresses_(static_cast<size_t>(size_)) {}
 
   // All ranks may read and write each other's memory through the kernel.
@@ -62,14 +64,20 @@ class SharedCollectives {
   void gather(const std::byte* tensor, std::byte* output, const Offsets& parts, bool in_place);
   void all_to_all(const Arguments& arguments);
 
-  std::byte* address_of(int rank) { return find_(rank, meeting_.exhibit(rank).place); }
-  bool has_address(int rank) { return meeting_.exhibit(rank).place.segment >= 0; }
+  // Takes in where the others' buffers lie, once a call: what stands in shared memory is checked when it is copied from
+  // there, and not looked at again. The buffer of rank i has at least `bytes(i)` bytes.
+  template <class Bytes>
+  void take_places(const Bytes& bytes);
+  void take_places(int64_t bytes);
+  std::byte* address_of(int rank) { return addresses_of_buffers_[static_cast<size_t>(rank)]; }
+  bool has_address(int rank) const { return places_[static_cast<size_t>(rank)].segment >= 0; }
   bool all_have_addresses();
   // All that this rank was to do before the others go on is done by then.
   void meet();
   void meet_and_check();
   void copy(std::byte* to, const std::byte* from, int64_t bytes);
-  // Copies from where a rank's buffer lies, or to there, through the kernel if need be.
+  // Copies from where a rank's buffer lies, or to there, through the kernel if need be. Never beyond what it shows.
+  void check_range(int rank, int64_t offset, int64_t bytes) const;
   void read(int rank, int64_t offset, std::byte* to, int64_t bytes);
   void write(int rank, int64_t offset, std::byte* from, int64_t bytes);
   template <class Copy>
@@ -98,6 +106,8 @@ class SharedCollectives {
   int64_t piece_bytes_;
   bool reads_ = false;
   const char* way_ = "";
+  std::vector<Place> places_;                     // of the current call,
+  std::vector<std::byte*> addresses_of_buffers_;  // and where this process sees them; null where only the kernel does
   std::vector<void*> addresses_, slice_;
   std::vector<std::byte> scratch_;  // what was read of each rank
   std::vector<int64_t> parts_;      // where each rank's parts begin, those that it gives and those that it takes

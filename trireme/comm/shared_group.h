@@ -19,8 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.h"
+#include "trireme/base/segment.h"
 #include "trireme/comm/call.h"
-#include "trireme/comm/segment.h"
 
 namespace trireme {
 
@@ -30,6 +31,7 @@ constexpr int64_t staging_bytes = 256 << 10;  // per exhibit
 struct Place {
   int64_t segment = -1;  // 0: `offset` is an address of this process; n: in the n-th allocation; -1: an address of the
   uint64_t offset = 0;   // process that shows it, from which only the kernel can copy
+  int64_t bytes = 0;     // which lie there; nobody reads or writes beyond
 };
 
 // What a rank shows its peers for one call. There are two, used in turn: every call has at least one meeting of all
@@ -37,7 +39,7 @@ struct Place {
 struct Exhibit {
   Call call;
   Place place;
-  int64_t words[1024];  // where parts begin
+  int64_t words[1024];  // where parts begin; names of segments that ranks have made for each other
   alignas(64) std::byte staging[staging_bytes];
 };
 
@@ -45,9 +47,10 @@ struct Exhibit {
 struct alignas(128) Lane {
   std::atomic<uint32_t> arrived{0};
   std::atomic<uint32_t> sleepers{0};
-  std::atomic<uint32_t> left{0};              // it will arrive nowhere any more
-  std::atomic<int64_t> process{0}, probe{0};  // its number, and the address of a word that peers try to read
-  std::atomic<int64_t> given{0};  // a number that goes with a call: bytes allocated (-1: could not), a color
+  std::atomic<uint32_t> left{0};            // it will arrive nowhere any more
+  std::atomic<int64_t> process{0};          // its number,
+  std::atomic<uint64_t> probe{0}, word{0};  // and the address of a random word there, and that word
+  std::atomic<int64_t> given{0};            // a number that goes with a call: bytes allocated (-1: could not), a color
   alignas(128) std::atomic<uint32_t> bell{
       0};                              // rung when a message for this rank was put down, or one of its own taken
   std::atomic<uint32_t> listening{0};  // it sleeps until the bell rings
@@ -71,12 +74,22 @@ class SharedGroup {
   };
   static size_t bytes_for(int size) { return 128 + sizeof(Lane) * static_cast<size_t>(size); }
 
-  SharedGroup(Segment memory, int size, std::string meeting, std::shared_ptr<SharedGroup> parent = nullptr)
-      : size(size), meeting(std::move(meeting)), parent(std::move(parent)), memory_(std::move(memory)) {}
+  // Of `threads` of this process, or of processes.
+  SharedGroup(Segment memory, int size, bool threads, std::shared_ptr<SharedGroup> parent = nullptr)
+      : size(size), parent(std::move(parent)), threads_(threads), memory_(std::move(memory)) {}
 
   Header& header() { return *reinterpret_cast<Header*>(memory_.data()); }
   Lane& lane(int rank) { return reinterpret_cast<Lane*>(memory_.data() + 128)[rank]; }
-  bool threads() const { return meeting.empty(); }
+  bool threads() const { return threads_; }
+  const SegmentName& name() const { return memory_.name(); }
+  void hide() { memory_.hide(); }  // once all have mapped it
+
+  // Fails unless this is the number of that rank's process: what it shows beside that holds in its process alone.
+  void check_process(int rank, int64_t process) const {
+    const pid_t expected = threads_ ? getpid() : processes[static_cast<size_t>(rank)];
+    if (process != expected)
+      fail("rank {} shows memory of process {}, but is process {}: its memory may be faulty", rank, process, expected);
+  }
 
   bool aborted() { return header().aborted.load() || (parent && parent->aborted()); }
   void abort() {
@@ -109,10 +122,12 @@ class SharedGroup {
   }
 
   const int size;
-  const std::string meeting;  // empty when the ranks are threads
   const std::shared_ptr<SharedGroup> parent;
+  // Of processes: their numbers, as they were when the ranks met. Lanes may change, by a fault; these do not.
+  std::vector<pid_t> processes;
 
  private:
+  const bool threads_;
   Segment memory_;
   std::mutex mutex_;
   std::vector<at::Tensor> kept_;

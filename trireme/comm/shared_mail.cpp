@@ -38,7 +38,9 @@ struct SharedMail::Ring {
   std::atomic<uint32_t> sender_left;  // of the card's memory
   alignas(128) Slot slot[slots];
 
-  std::byte* data(uint32_t index) { return reinterpret_cast<std::byte*>(this + 1) + (index % slots) * slot_bytes; }
+  std::byte* data(uint32_t index, int64_t bytes_of_slot) {
+    return reinterpret_cast<std::byte*>(this + 1) + (index % slots) * bytes_of_slot;
+  }
   static size_t bytes_for(int64_t slot_bytes) { return sizeof(Ring) + slots * static_cast<size_t>(slot_bytes); }
 };
 
@@ -58,7 +60,8 @@ struct SharedMail::Outgoing {
 
   std::shared_ptr<Segment> memory;
   Ring* ring = nullptr;
-  std::unique_ptr<SlotSender> device;  // none where the receiver's card cannot be reached
+  int64_t slot_bytes = 0, device_slot_bytes = 0;  // as the ring was when it was opened
+  std::unique_ptr<SlotSender> device;             // none where the receiver's card cannot be reached
   int to = 0;
   std::mutex mutex;  // senders, and the thread that pushes on what waits
   std::deque<Message> waiting;
@@ -71,9 +74,12 @@ struct SharedMail::Incoming {
 
   std::shared_ptr<Segment> memory;
   Ring* ring = nullptr;
+  int64_t slot_bytes = 0, device_slot_bytes = 0;
   std::unique_ptr<SlotReceiver> device;
-  at::Tensor arriving;         // on the card
-  std::byte* place = nullptr;  // where the message goes that is arriving now
+  uint32_t taken = 0;           // slots that were emptied
+  int64_t bytes = 0, came = 0;  // of the message that is arriving now, and how many of them are here
+  at::Tensor arriving;          // on the card
+  std::byte* place = nullptr;   // where it goes
 };
 
 SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number, const MailPeers& peers)
@@ -82,16 +88,15 @@ SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number,
   const size_t bytes = Ring::bytes_for(slot_bytes);
   for (const int from : peers_.from) {
     auto way = std::make_unique<Incoming>();
-    const auto name = name_of(from, rank_);
     const auto make = [&] {
-      return std::make_shared<Segment>(group_->threads() ? Segment::anonymous(bytes) : Segment::create(name, bytes));
+      return std::make_shared<Segment>(group_->threads() ? Segment::anonymous(bytes) : Segment::create(bytes));
     };
-    way->memory = group_->threads() ? group_->common<Segment>(name, make) : make();
+    way->memory = group_->threads() ? group_->common<Segment>(name_among_threads(from, rank_), make) : make();
     way->ring = reinterpret_cast<Ring*>(way->memory->data());  // fresh memory is zero: an empty ring
-    way->ring->slot_bytes = slot_bytes;
+    way->ring->slot_bytes = way->slot_bytes = slot_bytes;
     if (peers.device.is_cuda() && peers.on_cards) {
-      way->ring->device_slot_bytes = slot_bytes_for(peers, most_device_slot_bytes);
-      way->device = SlotReceiver::make(peers.device, way->ring->device_slot_bytes, peers.trace);
+      way->ring->device_slot_bytes = way->device_slot_bytes = slot_bytes_for(peers, most_device_slot_bytes);
+      way->device = SlotReceiver::make(peers.device, way->device_slot_bytes, peers.trace);
       if (way->device) way->ring->receiver = way->device->end();
     }
     incoming_.emplace(from, std::move(way));
@@ -100,25 +105,47 @@ SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number,
 
 SharedMail::~SharedMail() = default;
 
-std::string SharedMail::name_of(int from, int to) const {
-  return fmt::format("{}.mail{}.{}-{}", group_->meeting, number_, from, to);
+std::string SharedMail::name_among_threads(int from, int to) const {
+  return fmt::format("mail{}.{}-{}", number_, from, to);
 }
 
-void SharedMail::connect() {
+std::vector<SegmentName> SharedMail::ring_names(int ranks) const {
+  std::vector<SegmentName> names(static_cast<size_t>(ranks));
+  for (const auto& [from, way] : incoming_) names[static_cast<size_t>(from)] = way->memory->name();
+  return names;
+}
+
+void SharedMail::connect(const std::function<SegmentName(int to)>& name_at) {
   for (const int to : peers_.to) {
     auto way = std::make_unique<Outgoing>();
-    const auto name = name_of(rank_, to);
     const auto missing = [&]() -> std::shared_ptr<Segment> {
       fail("rank {} expects no messages from rank {}", to, rank_);
     };
-    way->memory = group_->threads() ? group_->common<Segment>(name, missing)
-                                    : std::make_shared<Segment>(Segment::open_whole(name, 1));
+    const auto open = [&] {
+      const auto name = name_at(to);
+      return name.is_set() ? std::make_shared<Segment>(Segment::open(name)) : missing();
+    };
+    way->memory = group_->threads() ? group_->common<Segment>(name_among_threads(rank_, to), missing) : open();
     way->ring = reinterpret_cast<Ring*>(way->memory->data());
     way->to = to;
     auto& ring = *way->ring;
+    const auto bytes = static_cast<int64_t>(way->memory->bytes());
+    way->slot_bytes = bytes > static_cast<int64_t>(sizeof(Ring)) ? ring.slot_bytes : 0;
+    if (way->slot_bytes < least_slot_bytes || way->slot_bytes > most_slot_bytes ||
+        Ring::bytes_for(way->slot_bytes) != way->memory->bytes())
+      fail("the ring of messages to rank {} has slots of {} bytes and {} in all, which cannot be", to, way->slot_bytes,
+           bytes);
     if (peers_.device.is_cuda() && peers_.on_cards) {
-      if (ring.receiver.pid != 0)
-        way->device = SlotSender::meet(peers_.device, ring.receiver, ring.device_slot_bytes, peers_.trace);
+      const SlotEnd receiver = ring.receiver;
+      if (receiver.pid != 0) {
+        group_->check_process(to, receiver.pid);
+        group_->check_process(to, receiver.memory.pid);
+        way->device_slot_bytes = ring.device_slot_bytes;
+        if (way->device_slot_bytes < least_slot_bytes || way->device_slot_bytes > most_device_slot_bytes)
+          fail("the ring of messages to rank {} has slots of {} bytes on its card, which cannot be", to,
+               way->device_slot_bytes);
+        way->device = SlotSender::meet(peers_.device, receiver, way->device_slot_bytes, peers_.trace);
+      }
       if (way->device) {
         ring.sender = way->device->end();
       } else {
@@ -131,7 +158,7 @@ void SharedMail::connect() {
 
 void SharedMail::hide() {
   if (group_->threads()) return;
-  for (const int from : peers_.from) Segment::unlink(name_of(from, rank_));
+  for (auto& [from, way] : incoming_) way->memory->hide();
 }
 
 SharedMail::Outgoing& SharedMail::way_to(int to) const {
@@ -168,61 +195,97 @@ bool SharedMail::put_down(Outgoing& way, Message& message) {
   auto& ring = *way.ring;
   do {
     const uint32_t put = ring.put.load(std::memory_order_relaxed);
-    if (put - ring.taken.load(std::memory_order_seq_cst) == slots) {
+    const auto full = [&] {
+      const uint32_t taken = ring.taken.load(std::memory_order_seq_cst);
+      if (put - taken > slots)
+        fail("the ring of messages to rank {} has {} slots filled and {} emptied, of {}: its memory may be faulty",
+             way.to, put, taken, slots);
+      return put - taken == slots;
+    };
+    if (full()) {
       ring.starving.store(1, std::memory_order_seq_cst);
       // A slot may have been freed before the receiver could see that we starve.
-      if (put - ring.taken.load(std::memory_order_seq_cst) == slots) return false;
+      if (full()) return false;
     }
     auto& slot = ring.slot[put % slots];
+    const bool on_device = message.tensor.is_cuda();
+    const int64_t bytes =
+        std::min(on_device ? way.device_slot_bytes : way.slot_bytes, message.header.bytes - message.offset);
     slot.header = message.header;
     slot.offset = message.offset;
-    slot.on_device = message.tensor.is_cuda();
-    slot.bytes =
-        std::min(slot.on_device ? ring.device_slot_bytes : ring.slot_bytes, message.header.bytes - message.offset);
-    if (slot.on_device) {
-      way.device->fill(put % slots, message.tensor, message.offset, slot.bytes, message.ready,
+    slot.bytes = bytes;
+    slot.on_device = on_device;
+    if (on_device) {
+      way.device->fill(put % slots, message.tensor, message.offset, bytes, message.ready,
                        copying("copy out", message.header));
-    } else if (slot.bytes > 0) {
-      std::memcpy(ring.data(put), static_cast<const std::byte*>(message.tensor.const_data_ptr()) + message.offset,
-                  static_cast<size_t>(slot.bytes));
+    } else if (bytes > 0) {
+      std::memcpy(ring.data(put, way.slot_bytes),
+                  static_cast<const std::byte*>(message.tensor.const_data_ptr()) + message.offset,
+                  static_cast<size_t>(bytes));
     }
-    message.offset += slot.bytes;
+    message.offset += bytes;
     ring.put.store(put + 1, std::memory_order_release);
     group_->ring(way.to);
   } while (message.offset < message.header.bytes);
   return true;
 }
 
+// What a slot says of the message that it holds, before anything is done with it.
+void SharedMail::check(int from, const Incoming& way, const MessageHeader& header, int64_t offset, int64_t bytes,
+                       bool on_device) {
+  const int64_t most = on_device ? way.device_slot_bytes : way.slot_bytes;
+  const bool goes_on = offset == way.came && (offset == 0 || header.bytes == way.bytes);
+  const bool fits =
+      goes_on && bytes >= 0 && bytes <= most && bytes <= header.bytes - offset && (bytes > 0 || header.bytes == 0);
+  if (!fits || (on_device && !way.device))
+    fail(
+        "the ring of messages from rank {} holds {} bytes at {} of a message of {}, which cannot be ({} have come, a "
+        "slot has {}): its memory may be faulty",
+        from, bytes, offset, header.bytes, way.came, most);
+}
+
 bool SharedMail::take(int from, Incoming& way, MailHandler& handler) {
   auto& ring = *way.ring;
   bool moved = false;
-  for (uint32_t taken = ring.taken.load(std::memory_order_relaxed); taken != ring.put.load(std::memory_order_acquire);
-       ++taken) {
-    const auto& slot = ring.slot[taken % slots];
-    const bool on_device = slot.on_device;
-    if (on_device) {
+  while (true) {
+    const uint32_t taken = way.taken, put = ring.put.load(std::memory_order_acquire);
+    if (taken == put) return moved;
+    if (put - taken > slots)
+      fail("the ring of messages from rank {} has {} slots filled and {} emptied, of {}: its memory may be faulty",
+           from, put, taken, slots);
+    // Copied once, and not looked at again: what is checked is what is used.
+    const Ring::Slot slot = ring.slot[taken % slots];
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    const auto& header = slot.header;
+    check(from, way, header, slot.offset, slot.bytes, slot.on_device);
+    if (slot.offset == 0) way.bytes = header.bytes;
+    if (slot.on_device) {
       if (slot.offset == 0) {
-        way.device->meet(ring.sender);
-        way.arriving = way.device->allocate(slot.header.shape(), slot.header.dtype);
+        header.check(from);
+        const SlotEnd sender = ring.sender;
+        group_->check_process(from, sender.pid);
+        way.device->meet(sender);
+        way.arriving = way.device->allocate(header.shape(), header.dtype);
       }
-      way.device->empty(taken % slots, way.arriving, slot.offset, slot.bytes, copying("copy in", slot.header));
+      way.device->empty(taken % slots, way.arriving, slot.offset, slot.bytes, copying("copy in", header));
     } else {
-      if (slot.offset == 0) way.place = static_cast<std::byte*>(handler.place_for(from, slot.header));
-      if (slot.bytes > 0) std::memcpy(way.place + slot.offset, ring.data(taken), static_cast<size_t>(slot.bytes));
+      if (slot.offset == 0) way.place = static_cast<std::byte*>(handler.place_for(from, header));
+      if (slot.bytes > 0)
+        std::memcpy(way.place + slot.offset, ring.data(taken, way.slot_bytes), static_cast<size_t>(slot.bytes));
     }
-    const bool whole = slot.offset + slot.bytes == slot.header.bytes;
-    const MessageHeader header = slot.header;
-    ring.taken.store(taken + 1, std::memory_order_seq_cst);
+    way.came = slot.offset + slot.bytes;
+    const bool whole = way.came == header.bytes;
+    if (whole) way.came = 0;
+    ring.taken.store(++way.taken, std::memory_order_seq_cst);
     if (ring.starving.exchange(0, std::memory_order_seq_cst)) group_->ring(from);
     moved = true;
     if (!whole) continue;
-    if (on_device) {
+    if (slot.on_device) {
       handler.arrived(from, header, {std::move(way.arriving), way.device->emptied()});
     } else {
       handler.arrived(from, header);
     }
   }
-  return moved;
 }
 
 bool SharedMail::poll(MailHandler& handler) {

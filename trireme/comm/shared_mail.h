@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "trireme/comm/mail.h"
 #include "trireme/comm/shared_group.h"
@@ -22,7 +24,10 @@ class SharedMail final : public Mail {
   // hide() removes their names once all have connected.
   SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number, const MailPeers& peers);
   ~SharedMail() override;
-  void connect();
+  // Of the rings to this rank, by sender, of so many ranks; not set where nothing is expected of one.
+  std::vector<SegmentName> ring_names(int ranks) const;
+  // `name_at(to)`: what rank `to` has named the ring of this rank's messages to it.
+  void connect(const std::function<SegmentName(int to)>& name_at);
   void hide();
 
   bool takes_device(int to) const override;
@@ -37,10 +42,12 @@ class SharedMail final : public Mail {
   struct Incoming;
   struct Message;
 
-  std::string name_of(int from, int to) const;
+  std::string name_among_threads(int from, int to) const;
   Outgoing& way_to(int to) const;
   bool push(Outgoing& way);
   bool put_down(Outgoing& way, Message& message);
+  static void check(int from, const Incoming& way, const MessageHeader& header, int64_t offset, int64_t bytes,
+                    bool on_device);
   bool take(int from, Incoming& way, MailHandler& handler);
 
   std::shared_ptr<SharedGroup> group_;

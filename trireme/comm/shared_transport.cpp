@@ -1,7 +1,5 @@
 #include "trireme/comm/shared_transport.h"
 
-#include <sys/prctl.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/comm/kernel_reach.h"
 #include "trireme/comm/memory_work.h"
 #include "trireme/comm/shared_collectives.h"
 #include "trireme/comm/shared_meeting.h"
@@ -22,31 +21,43 @@
 namespace trireme {
 
 std::shared_ptr<SharedGroup> make_thread_group(int size, std::shared_ptr<SharedGroup> parent) {
-  auto group =
-      std::make_shared<SharedGroup>(Segment::anonymous(SharedGroup::bytes_for(size)), size, "", std::move(parent));
+  auto group = std::make_shared<SharedGroup>(Segment::anonymous(SharedGroup::bytes_for(size)), size, /*threads=*/true,
+                                             std::move(parent));
   for (int i = 0; i < size; ++i) new (&group->lane(i)) Lane;
   return group;
 }
 
-std::shared_ptr<SharedGroup> meet_processes(const std::string& meeting, int rank, int size, double timeout_s) {
-  const auto name = meeting + ".comm";
+std::shared_ptr<SharedGroup> meet_processes(int rank, int size, const TellAll& tell_all, double timeout_s) {
   const size_t bytes = SharedGroup::bytes_for(size);
-  // Fresh files read as zeros, and zeros are a valid start for every field that a peer may read before it is written.
-  auto group = std::make_shared<SharedGroup>(
-      rank == 0 ? Segment::create(name, bytes) : Segment::open(name, bytes, timeout_s), size, meeting);
+  // Fresh memory reads as zeros, and zeros are a valid start for every field that a peer may read before it is written.
+  auto memory = rank == 0 ? Segment::create(bytes) : Segment();
+  const auto name = tell_all(memory.name());
+  if (rank != 0) memory = Segment::open(name, bytes);
+  auto group = std::make_shared<SharedGroup>(std::move(memory), size, /*threads=*/false);
   auto& present = group->header().present;
   present.fetch_add(1);
   futex_wake_all(present);
   const int64_t deadline = monotonic_ns() + static_cast<int64_t>(timeout_s * 1e9);
   for (uint32_t here = present.load(); here < static_cast<uint32_t>(size); here = present.load()) {
-    if (monotonic_ns() > deadline) {
-      if (rank == 0) Segment::unlink(name);
-      fail("only {} of {} ranks came to {} within {:.0f} s", here, size, meeting, timeout_s);
-    }
+    if (monotonic_ns() > deadline) fail("only {} of {} ranks of this host came within {:.0f} s", here, size, timeout_s);
     futex_wait(present, here, 50'000'000);
   }
-  if (rank == 0) Segment::unlink(name);
+  if (rank == 0) group->hide();
   return group;
+}
+
+std::shared_ptr<SharedGroup> meet_processes(Board& board, int rank, double timeout_s) {
+  const auto tell_all = [&](const SegmentName& of_first) {
+    if (rank == 0) board.announce(of_first);
+    const int64_t deadline = monotonic_ns() + static_cast<int64_t>(timeout_s * 1e9);
+    while (!board.announced().is_set()) {
+      if (monotonic_ns() > deadline)
+        fail("the first rank of this host did not come within {:.0f} s: is it missing?", timeout_s);
+      usleep(1000);
+    }
+    return board.announced();
+  };
+  return meet_processes(rank, board.ranks(), tell_all, timeout_s);
 }
 
 namespace {
@@ -61,7 +72,7 @@ class SharedTransport final : public Transport {
         group_(group),
         rank_(rank),
         size_(group->size) {
-    reads_ = !group_->threads() && try_reading();
+    reads_ = !group_->threads() && try_reaching(meeting_);
     collectives_.set_reads(reads_);
   }
 
@@ -99,12 +110,12 @@ class SharedTransport final : public Transport {
  private:
   // Allocated by all ranks together: each one's part, mapped by every rank.
   struct Allocation {
-    explicit Allocation(int ranks) : segments(ranks), cards(ranks), parts(ranks) {}
+    explicit Allocation(int ranks) : segments(ranks), cards(ranks), parts(ranks), bytes(ranks) {}
 
     std::vector<Segment> segments;                   // of the host,
     std::vector<std::unique_ptr<CardMemory>> cards;  // or of cards
     std::vector<std::byte*> parts;
-    int64_t bytes = 0;  // of this rank's
+    std::vector<int64_t> bytes;  // of each rank's part
   };
   using AllocationPtr = std::shared_ptr<Allocation>;
 
@@ -122,27 +133,6 @@ class SharedTransport final : public Transport {
   AllocationPtr share_on_cards(int64_t bytes, at::Device device);
   void use_cards(at::Device device);
   int64_t grow_staging(int64_t bytes, at::Device device);
-
-  // Whether every rank can read every other's memory through the kernel, which some machines forbid.
-  bool try_reading() {
-    static const int64_t word = 0x7472'6972'656d'65;
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where processes may read only their children's, unless these agree
-    lane(rank_).process = getpid();
-    lane(rank_).probe = reinterpret_cast<int64_t>(&word);
-    meeting_.meet();
-    bool all = true;
-    for (int i = 0; i < size_; ++i) {
-      int64_t seen = 0;
-      const iovec here{&seen, sizeof seen}, there{reinterpret_cast<void*>(lane(i).probe.load()), sizeof seen};
-      const auto process = static_cast<pid_t>(lane(i).process.load());
-      all = all && process_vm_readv(process, &here, 1, &there, 1, 0) == sizeof seen && seen == word;
-    }
-    lane(rank_).given = all ? 1 : 0;
-    meeting_.meet();
-    for (int i = 0; i < size_; ++i) all = all && lane(i).given == 1;
-    meeting_.meet();
-    return all;
-  }
 
   // Does one rank's part of something that all make together. Whatever goes wrong at one is told to all: `given` shows
   // what each has to say, or -1.
@@ -166,24 +156,46 @@ class SharedTransport final : public Transport {
     fail("rank {} could not {} ({}); free some of /dev/shm, or use comm.transport=mpi", failed, what, why);
   }
 
+  // Names of segments that this rank has made, in the exhibit of the current call; and what another one shows.
+  void show_names(const std::vector<SegmentName>& names) {
+    auto& words = meeting_.mine().words;
+    if (names.size() * sizeof(SegmentName) > sizeof words)
+      fail("{} ranks of one host are too many for messages through shared memory: use comm.transport=mpi", size_);
+    std::memcpy(words, names.data(), names.size() * sizeof(SegmentName));
+  }
+  SegmentName name_shown(int rank, int number) {
+    SegmentName name;
+    std::memcpy(name.words, &meeting_.exhibit(rank).words[2 * number], sizeof name.words);
+    return name;
+  }
+
   Lane& lane(int rank) { return meeting_.lane(rank); }
 
   Place place_of(const at::Tensor& tensor) const {
     const auto* address = static_cast<const std::byte*>(tensor.const_data_ptr());
-    if (group_->threads() && tensor.is_cpu()) return {0, reinterpret_cast<uint64_t>(address)};
+    const auto bytes = static_cast<int64_t>(tensor.nbytes());
+    if (group_->threads() && tensor.is_cpu()) return {0, reinterpret_cast<uint64_t>(address), bytes};
     for (size_t n = 0; n < allocations_.size(); ++n) {
       const auto* part = allocations_[n]->parts[static_cast<size_t>(rank_)];
-      if (address >= part && address < part + allocations_[n]->bytes) {
-        return {static_cast<int64_t>(n) + 1, static_cast<uint64_t>(address - part)};
+      if (address >= part && address < part + allocations_[n]->bytes[static_cast<size_t>(rank_)]) {
+        return {static_cast<int64_t>(n) + 1, static_cast<uint64_t>(address - part), bytes};
       }
     }
-    return {-1, reinterpret_cast<uint64_t>(address)};
+    return {-1, reinterpret_cast<uint64_t>(address), bytes};
   }
 
   SharedCollectives::Find finder() {
     return [this](int rank, const Place& place) {
-      if (place.segment == 0) return reinterpret_cast<std::byte*>(place.offset);
-      return allocations_[static_cast<size_t>(place.segment) - 1]->parts[static_cast<size_t>(rank)] + place.offset;
+      if (place.segment == 0 && group_->threads()) return reinterpret_cast<std::byte*>(place.offset);
+      if (place.segment <= 0 || place.segment > static_cast<int64_t>(allocations_.size()))
+        fail("rank {} shows memory of its allocation {}, but there are {}: its memory may be faulty", rank,
+             place.segment, allocations_.size());
+      const auto& allocation = *allocations_[static_cast<size_t>(place.segment) - 1];
+      const int64_t room = allocation.bytes[static_cast<size_t>(rank)];
+      if (place.bytes < 0 || place.bytes > room || place.offset > static_cast<uint64_t>(room - place.bytes))
+        fail("rank {} shows {} bytes at {} of its allocation {}, which has {}: its memory may be faulty", rank,
+             place.bytes, place.offset, place.segment, room);
+      return allocation.parts[static_cast<size_t>(rank)] + place.offset;
     };
   }
 
@@ -200,25 +212,28 @@ class SharedTransport final : public Transport {
 
 // Each rank makes its part and opens the others'.
 SharedTransport::AllocationPtr SharedTransport::share(int64_t bytes) {
-  const auto name_for = [&](int rank) { return fmt::format("{}.{}.{}", group_->meeting, rank, allocations_.size()); };
   auto allocation = std::make_shared<Allocation>(size_);
   auto& segments = allocation->segments;
   std::string problem;
+  meeting_.meet_and_check();  // names are there for a moment only: nobody is waited for while they are
   attempt(problem, bytes, [&] {
-    if (bytes > 0) segments[rank_] = Segment::create(name_for(rank_), static_cast<size_t>(bytes));
+    if (bytes > 0) segments[rank_] = Segment::create(static_cast<size_t>(bytes));
   });
-  meeting_.meet_and_check();
+  show_names({segments[rank_].name()});
+  meeting_.meet();
   attempt(problem, bytes, [&] {
     for (int i = 0; i < size_; ++i) {
       const int64_t theirs = lane(i).given;
-      if (i != rank_ && theirs > 0) segments[i] = Segment::open(name_for(i), static_cast<size_t>(theirs), 1);
+      if (i != rank_ && theirs > 0) segments[i] = Segment::open(name_shown(i, 0), static_cast<size_t>(theirs));
     }
   });
   meeting_.meet();
-  if (bytes > 0) Segment::unlink(name_for(rank_));
+  segments[rank_].hide();
   check_attempts(problem, fmt::format("share {} bytes of memory", bytes));
-  for (int i = 0; i < size_; ++i) allocation->parts[i] = segments[i].data();
-  allocation->bytes = bytes;
+  for (int i = 0; i < size_; ++i) {
+    allocation->parts[i] = segments[i].data();
+    allocation->bytes[i] = static_cast<int64_t>(segments[i].bytes());
+  }
   return allocation;
 }
 
@@ -232,14 +247,20 @@ SharedTransport::AllocationPtr SharedTransport::share_on_cards(int64_t bytes, at
     cards[rank_] = CardMemory::make(device, std::max<int64_t>(bytes, 1));
     if (cards[rank_]) handle = cards[rank_]->handle();
   });
-  static_assert(sizeof handle <= sizeof(Exhibit::words));
+  constexpr size_t bytes_word = 64;  // behind the handle
+  static_assert(sizeof handle <= bytes_word * sizeof(int64_t));
   std::memcpy(meeting_.mine().words, &handle, sizeof handle);
+  meeting_.mine().words[bytes_word] = bytes;
   meeting_.meet_and_check();
   bool reached = cards[rank_] != nullptr;
   attempt(problem, 1, [&] {
     for (int i = 0; i < size_; ++i) {
       std::memcpy(&handle, meeting_.exhibit(i).words, sizeof handle);
-      if (i != rank_ && handle.pid != 0) cards[i] = CardMemory::open(device, handle);
+      allocation->bytes[i] = meeting_.exhibit(i).words[bytes_word];
+      if (i != rank_ && handle.pid != 0) {
+        group_->check_process(i, handle.pid);
+        cards[i] = CardMemory::open(device, handle);
+      }
       reached = reached && cards[i];
     }
   });
@@ -250,7 +271,6 @@ SharedTransport::AllocationPtr SharedTransport::share_on_cards(int64_t bytes, at
   if (!reached) return nullptr;
   for (int i = 0; i < size_; ++i) allocation->parts[i] = cards[i]->data();
   if (!group_->threads()) cards[rank_]->keep(true);
-  allocation->bytes = bytes;
   return allocation;
 }
 
@@ -315,7 +335,7 @@ std::unique_ptr<Transport> SharedTransport::split(const Call& call, int color) {
   const int size = static_cast<int>(members.size());
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   const size_t bytes = SharedGroup::bytes_for(size);
-  const auto name = fmt::format("{}.group{}.{}", group_->meeting, splits_++, members[0]);
+  const auto name = fmt::format("group{}.{}", splits_++, members[0]);
   std::shared_ptr<SharedGroup> group;
   std::string problem;
   attempt(problem, 0, [&] {
@@ -323,17 +343,19 @@ std::unique_ptr<Transport> SharedTransport::split(const Call& call, int color) {
     if (group_->threads()) {
       group = group_->common<SharedGroup>(name, [&] { return make_thread_group(size, group_); });
     } else if (place == 0) {
-      group = std::make_shared<SharedGroup>(Segment::create(name, bytes), size, name, group_);
+      group = std::make_shared<SharedGroup>(Segment::create(bytes), size, /*threads=*/false, group_);
+      show_names({group->name()});
     }
   });
   meeting_.meet();
   attempt(problem, 0, [&] {
     if (color >= 0 && !group) {
-      group = std::make_shared<SharedGroup>(Segment::open(name, bytes, 1), size, name, group_);
+      group = std::make_shared<SharedGroup>(Segment::open(name_shown(members[0], 0), bytes), size, /*threads=*/false,
+                                            group_);
     }
   });
   meeting_.meet();
-  if (!group_->threads() && color >= 0 && place == 0) Segment::unlink(name);
+  if (!group_->threads() && group && place == 0) group->hide();
   check_attempts(problem, "join its group");
   if (color < 0) return nullptr;
   return std::make_unique<SharedTransport>(group, static_cast<int>(place));
@@ -346,9 +368,13 @@ std::unique_ptr<Mail> SharedTransport::open_mail(const Call& call, const MailPee
   std::unique_ptr<SharedMail> mail;
   auto mine = peers;
   mine.on_cards = peers.on_cards && uses_cards_;
-  attempt(problem, 0, [&] { mail = std::make_unique<SharedMail>(group_, rank_, number, mine); });
   meeting_.meet_and_check();
-  attempt(problem, 0, [&] { mail->connect(); });
+  attempt(problem, 0, [&] {
+    mail = std::make_unique<SharedMail>(group_, rank_, number, mine);
+    show_names(mail->ring_names(size_));
+  });
+  meeting_.meet();
+  attempt(problem, 0, [&] { mail->connect([this](int to) { return name_shown(to, rank_); }); });
   meeting_.meet();
   if (mail) mail->hide();
   check_attempts(problem, "open the ways for its messages");

@@ -3,12 +3,15 @@
 // futexes (shared_meeting).
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <string>
 
+#include "trireme/base/segment.h"
 #include "trireme/comm/transport.h"
 
 namespace trireme {
+
+class Board;
 
 // The part that all ranks of the group share; made once and given to each rank's transport.
 class SharedGroup;
@@ -16,9 +19,12 @@ class SharedGroup;
 // A group of `size` threads of this process.
 std::shared_ptr<SharedGroup> make_thread_group(int size, std::shared_ptr<SharedGroup> parent = nullptr);
 
-// Rank `rank`'s door to a group of `size` processes of this host, which meet at the path `meeting` (a name in shared
-// memory that no other job uses). Waits for the others, `timeout_s` at most.
-std::shared_ptr<SharedGroup> meet_processes(const std::string& meeting, int rank, int size, double timeout_s = 120);
+// Rank `rank`'s door to a group of `size` processes of this host. The first makes their memory, and `tell_all` returns
+// on all of them the name that the first gives. Waits for the others, `timeout_s` at most.
+using TellAll = std::function<SegmentName(const SegmentName& of_first)>;
+std::shared_ptr<SharedGroup> meet_processes(int rank, int size, const TellAll& tell_all, double timeout_s = 120);
+// The same by the board of a job whose ranks are all on this host.
+std::shared_ptr<SharedGroup> meet_processes(Board& board, int rank, double timeout_s = 120);
 
 std::unique_ptr<Transport> make_shared_transport(std::shared_ptr<SharedGroup> group, int rank);
 

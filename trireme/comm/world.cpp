@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/random.h"
 #include "trireme/comm/cores.h"
 #include "trireme/comm/nccl.h"
 #include "trireme/comm/shared_transport.h"
@@ -137,26 +138,30 @@ std::shared_ptr<MpiSession> start_mpi(const Surroundings& around) {
   return session;
 }
 
-// A path that the ranks of this host share and no other job has.
-std::string meeting_place(const Surroundings& around, MpiSession* session) {
-  if (auto given = environment("TRIREME_BOARD"); !given.empty()) return given;
-  if (!session) return board_path(around.job).string();
-  return session->share_on_host(session->local_rank == 0 ? board_path(fmt::format("pid{}", getpid())).string() : "");
+// By what the ranks of a job find each other on a host where nobody could tell them a name. Jobs of two containers may
+// have the same: so it is a matter of the namespaces too.
+uint64_t job_number(const Surroundings& around) {
+  return Key{}.with(around.job).with(own_namespace("pid")).with(own_namespace("net")).value;
 }
 
-// The launcher made the board, or the first rank of the host does and the others wait for it.
-std::shared_ptr<Board> board_at(const std::string& meeting, int local_rank, int local_size) {
-  if (!environment("TRIREME_BOARD").empty()) return Board::open(meeting);
-  if (local_rank == 0) {
-    sweep_boards();
-    return Board::create(meeting, local_size);
-  }
-  // torchrun may give two jobs the same name: a board whose maker is dead is the older one's.
+// The launcher made the board and tells its name in the environment. Otherwise the first rank of the host makes it, and
+// tells the others by MPI, or they look for it.
+std::shared_ptr<Board> board_of(const Surroundings& around, MpiSession* session, int local_rank, int local_size) {
+  if (const auto given = environment("TRIREME_BOARD"); !given.empty())
+    return Board::open(SegmentName::parse(given, "the environment variable TRIREME_BOARD"));
   std::shared_ptr<Board> board;
-  for (int tries = 0; !board || !board->maker_lives(); ++tries) {
-    if (tries == 60'000) fail("the first rank of this host did not make {} within a minute", meeting);
-    if (tries > 0) usleep(1000);
-    if (::access(meeting.c_str(), F_OK) == 0) board = Board::open(meeting);
+  if (local_rank == 0) {
+    Segment::sweep();
+    board = Board::create(local_size, session ? 0 : job_number(around));
+  }
+  if (session) {
+    const auto name = session->share_on_host(board ? board->name().text() : "");
+    return board ? board : Board::open(SegmentName::parse(name, "what the first rank of this host says by MPI"));
+  }
+  for (int tries = 0; !board; ++tries) {
+    if (tries == 12'000) fail("the first rank of this host did not make its board within a minute: is it missing?");
+    if (tries > 0) usleep(5000);
+    board = Board::find(job_number(around), local_size);
   }
   return board;
 }
@@ -201,9 +206,10 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   world->local_size_ = session ? session->local_size : around.local_size;
 
   if (session && world->local_size_ != around.size) world->beats_ = make_host_beats(session);
-  const auto meeting = meeting_place(around, session.get());
-  world->board_ = board_at(meeting, world->local_rank_, world->local_size_);
-  world->owns_board_ = environment("TRIREME_BOARD").empty() && world->local_rank_ == 0;
+  world->board_ = board_of(around, session.get(), world->local_rank_, world->local_size_);
+  if (world->board_->ranks() != world->local_size_)
+    fail("the board of this job has places for {} ranks, but {} were started on this host", world->board_->ranks(),
+         world->local_size_);
   auto& slot = world->board_->slot(world->local_rank_);
   slot.rank.store(around.rank);
   slot.pid.store(getpid());
@@ -212,16 +218,14 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   const bool all_here = world->local_size_ == around.size;
   if (transport == TransportKind::shared && !all_here) refuse("comm.transport=shared needs all ranks on one host");
   const bool shared = transport != TransportKind::mpi && all_here;
-  auto carrier = shared ? make_shared_transport(meet_processes(meeting, around.rank, around.size), around.rank)
+  auto carrier = shared ? make_shared_transport(meet_processes(*world->board_, around.rank), around.rank)
                  : transport == TransportKind::mpi ? make_mpi_transport(session)
                                                    : make_hosts_transport(session);
   carrier = with_nccl(std::move(carrier), transport, world->local_rank_, world->local_size_);
   world->communicator_ = std::make_unique<Communicator>(std::move(carrier), *world->recorder_);
   // Once everybody holds the board its name is of no use: without it, nothing stays behind however the job ends.
   world->communicator_->wait(world->communicator_->barrier("meet"));
-  // Only that name: a rank that is ahead may already be sharing memory under longer ones.
-  if (world->local_rank_ == 0) ::unlink(meeting.c_str());
-  world->owns_board_ = false;
+  if (world->local_rank_ == 0) world->board_->hide();
   return world;
 }
 
@@ -294,9 +298,6 @@ std::string World::from_first(const std::string& text, const char* what) {
   return shared;
 }
 
-World::~World() {
-  communicator_.reset();
-  if (owns_board_) remove_board(board_->path());
-}
+World::~World() { communicator_.reset(); }
 
 }  // namespace trireme

@@ -24,7 +24,7 @@ struct Surroundings {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   bool ours = false;  // our own launcher stands behind it and speaks for the job
-  std::string job;    // a name that the ranks of this job share and no other job on this host has
+  std::string job;    // what the marks say of the job: the same for all of its ranks
 
   std::string describe() const;  // "started by mpirun: rank 1 of 4"
 };
@@ -83,8 +83,7 @@ class World {
 
   int local_rank_ = 0, local_size_ = 1;
   std::shared_ptr<FirstFailure> failure_;  // where ranks are threads: theirs together
-  bool owns_board_ = false;
-  std::shared_ptr<MpiSession> session_;  // MPI, where it was started; ends last
+  std::shared_ptr<MpiSession> session_;    // MPI, where it was started; ends last
   std::unique_ptr<HostBeats> beats_;
   std::shared_ptr<Board> board_;
   std::unique_ptr<Recorder> recorder_;

@@ -1,12 +1,9 @@
 #include "trireme/observe/board.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <new>
@@ -16,13 +13,16 @@
 namespace trireme {
 
 namespace {
-constexpr uint64_t board_magic = 0x3130656d65726974ULL;  // "tireme01"
+constexpr uint64_t board_magic = 0x3230656d65726974ULL;  // "tireme02"
 }
 
 struct alignas(128) Board::Header {
-  uint64_t magic = board_magic;
+  std::atomic<uint64_t> magic{0};  // set once all else is there
+  uint64_t job = 0;
+  uint64_t pid_namespace = 0;  // of the maker
   int32_t ranks = 0;
-  int32_t maker = 0;  // process
+  std::atomic<uint32_t> is_announced{0};
+  SegmentName meeting;
   std::atomic<int32_t> stop_signal{0};
   std::atomic<int32_t> fault_state{0};  // 0 none, 1 being written, 2 readable
   int32_t fault_rank = -1;
@@ -59,74 +59,76 @@ std::string BoardSlot::last_operation() const {
   return communicating.empty() ? computing : computing + "; last message: " + communicating;
 }
 
-void Board::map(int descriptor, size_t bytes) {
-  memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (memory_ == MAP_FAILED) fail_errno(path_.string());
-  bytes_ = bytes;
-  header_ = static_cast<Header*>(memory_);
-  slots_ = reinterpret_cast<BoardSlot*>(header_ + 1);
+size_t Board::bytes_for(int ranks) { return sizeof(Header) + static_cast<size_t>(ranks) * sizeof(BoardSlot); }
+
+std::shared_ptr<Board> Board::over(Segment memory) {
+  std::shared_ptr<Board> board(new Board);
+  board->memory_ = std::move(memory);
+  board->header_ = reinterpret_cast<Header*>(board->memory_.data());
+  board->slots_ = reinterpret_cast<BoardSlot*>(board->header_ + 1);
+  return board;
 }
 
-std::shared_ptr<Board> Board::create(const std::filesystem::path& path, int ranks) {
-  std::shared_ptr<Board> board(new Board);
-  board->path_ = path;
-  const auto building = path.string() + ".building";
-  const int descriptor = ::open(building.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (descriptor < 0) fail_errno(building);
-  const size_t bytes = sizeof(Header) + ranks * sizeof(BoardSlot);
-  if (posix_fallocate(descriptor, 0, static_cast<off_t>(bytes)) != 0) {
-    ::close(descriptor);
-    ::unlink(building.c_str());
-    fail("{}: no room in shared memory for {} bytes; free some of it", building, bytes);
-  }
-  board->map(descriptor, bytes);
-  ::close(descriptor);
+std::shared_ptr<Board> Board::create(int ranks, uint64_t job) {
+  auto board = over(Segment::create(bytes_for(ranks)));
   new (board->header_) Header;
-  board->header_->ranks = ranks;
-  board->header_->maker = getpid();
   for (int i = 0; i < ranks; ++i) new (board->slots_ + i) BoardSlot;
-  // Renamed when whole: whoever sees the name sees a finished board.
-  if (::rename(building.c_str(), path.c_str()) != 0) fail_errno(path.string());
+  board->header_->job = job;
+  board->header_->pid_namespace = own_namespace("pid");
+  board->header_->ranks = board->ranks_ = ranks;
+  board->header_->magic.store(board_magic, std::memory_order_release);
   return board;
 }
 
-std::shared_ptr<Board> Board::open(const std::filesystem::path& path) {
-  std::shared_ptr<Board> board(new Board);
-  board->path_ = path;
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) fail_errno(path.string());
-  struct stat status{};
-  const bool large_enough = fstat(descriptor, &status) == 0 && static_cast<size_t>(status.st_size) >= sizeof(Header);
-  if (large_enough) board->map(descriptor, static_cast<size_t>(status.st_size));
-  ::close(descriptor);
-  if (!large_enough || board->header_->magic != board_magic ||
-      board->bytes_ != sizeof(Header) + static_cast<size_t>(board->header_->ranks) * sizeof(BoardSlot)) {
-    fail("{} is not a board of this program's version", path.string());
+std::shared_ptr<Board> Board::open(const SegmentName& name) {
+  auto board = over(Segment::open(name));
+  const auto* header = board->header_;
+  const size_t bytes = board->memory_.bytes();
+  board->ranks_ = bytes < sizeof(Header) ? 0 : header->ranks;
+  if (board->ranks_ <= 0 || header->magic.load(std::memory_order_acquire) != board_magic ||
+      bytes != bytes_for(board->ranks_)) {
+    fail("{} is not a board of this program's version", name.path());
+  }
+  if (header->pid_namespace != own_namespace("pid")) {
+    fail(
+        "this rank and the one that made the board of their job number processes in different ways (pid namespaces {} "
+        "and {}), and could not watch each other: start all ranks of a host in one container",
+        own_namespace("pid"), header->pid_namespace);
   }
   return board;
+}
+
+std::shared_ptr<Board> Board::find(uint64_t job, int ranks) {
+  for (const auto& name : Segment::living()) {
+    try {
+      // Most are of other jobs, or no boards, or gone by now.
+      const auto segment = Segment::open(name, bytes_for(ranks));
+      const auto* header = reinterpret_cast<const Header*>(segment.data());
+      if (header->magic.load(std::memory_order_acquire) != board_magic || header->job != job) continue;
+    } catch (const Error&) {
+      continue;
+    }
+    return open(name);
+  }
+  return nullptr;
 }
 
 std::shared_ptr<Board> Board::in_memory(int ranks) {
-  std::shared_ptr<Board> board(new Board);
-  board->heap_ = true;
-  board->header_ = new Header;
-  board->header_->ranks = ranks;
-  board->slots_ = new BoardSlot[ranks];
+  auto board = over(Segment::anonymous(bytes_for(ranks)));
+  new (board->header_) Header;
+  for (int i = 0; i < ranks; ++i) new (board->slots_ + i) BoardSlot;
+  board->ranks_ = ranks;
   return board;
 }
 
-Board::~Board() {
-  if (heap_) {
-    delete header_;
-    delete[] slots_;
-  } else if (memory_) {
-    munmap(memory_, bytes_);
-  }
+void Board::announce(const SegmentName& meeting) {
+  header_->meeting = meeting;
+  header_->is_announced.store(1, std::memory_order_release);
 }
 
-int Board::ranks() const { return header_->ranks; }
-bool Board::maker_lives() const { return heap_ || ::kill(header_->maker, 0) == 0 || errno != ESRCH; }
-BoardSlot& Board::slot(int local_rank) { return slots_[local_rank]; }
+SegmentName Board::announced() const {
+  return header_->is_announced.load(std::memory_order_acquire) ? header_->meeting : SegmentName{};
+}
 
 bool Board::claim_fault(int rank, int exit_status, const std::string& message) {
   int32_t none = 0;
@@ -139,37 +141,26 @@ bool Board::claim_fault(int rank, int exit_status, const std::string& message) {
 }
 
 bool Board::faulted() const { return header_->fault_state.load(std::memory_order_acquire) == 2; }
-int Board::fault_exit_status() const { return faulted() ? header_->fault_exit_status : 1; }
-std::string Board::fault_message() const { return faulted() ? header_->fault_message : ""; }
+// Never 0, whatever stands there: a job that failed must not look as if it had not.
+int Board::fault_exit_status() const {
+  const int status = faulted() ? header_->fault_exit_status : 1;
+  return status > 0 && status < 256 ? status : 1;
+}
+
+std::string Board::fault_message() const {
+  const char* text = header_->fault_message;
+  return faulted() ? std::string(text, strnlen(text, sizeof header_->fault_message)) : "";
+}
 
 void Board::request_stop(int signal) { header_->stop_signal.store(signal, std::memory_order_release); }
-int Board::stop_requested() const { return header_->stop_signal.load(std::memory_order_acquire); }
-
-std::filesystem::path board_path(const std::string& job) {
-  const std::filesystem::path folder =
-      ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
-  return folder / fmt::format("trireme-{}-{}", getuid(), job);
+int Board::stop_requested() const {
+  const int signal = header_->stop_signal.load(std::memory_order_acquire);
+  return signal > 0 && signal < NSIG ? signal : 0;
 }
 
-void sweep_boards() {
-  const auto mine = board_path("pid");
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(mine.parent_path(), ignored)) {
-    const auto name = entry.path().filename().string();
-    const auto prefix = mine.filename().string();
-    if (name.rfind(prefix, 0) != 0) continue;
-    const int owner = std::atoi(name.c_str() + prefix.size());
-    if (owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH) std::filesystem::remove(entry.path(), ignored);
-  }
-}
-
-void remove_board(const std::filesystem::path& path) {
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  const auto prefix = path.filename().string() + ".";
-  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path(), ignored)) {
-    if (entry.path().filename().string().rfind(prefix, 0) == 0) std::filesystem::remove(entry.path(), ignored);
-  }
+uint64_t own_namespace(const char* kind) {
+  struct stat status{};
+  return ::stat(fmt::format("/proc/self/ns/{}", kind).c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
 }  // namespace trireme

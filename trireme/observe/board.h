@@ -1,13 +1,16 @@
-// The board: one small file in shared memory for each job and host, on which every rank writes its pid, its heartbeat
-// and the operation it is in. It lives outside the ranks, so that when one is killed the others, and the launcher, can
-// still say what it was doing.
+// The board: one small segment of shared memory for each job and host, on which every rank writes its pid, its
+// heartbeat and the operation it is in. It lives outside the ranks, so that when one is killed the others, and the
+// launcher, can still say what it was doing. Numbers that stand on it are checked where they are used: a rank whose
+// memory is faulty, or whose program is another version, must not make the others index memory or kill processes by
+// what it wrote.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
+
+#include "trireme/base/segment.h"
 
 namespace trireme {
 
@@ -42,19 +45,25 @@ struct alignas(128) BoardSlot {
 
 class Board {
  public:
-  // Makes the file, with a slot for each of the host's ranks.
-  static std::shared_ptr<Board> create(const std::filesystem::path& path, int ranks);
-  static std::shared_ptr<Board> open(const std::filesystem::path& path);
+  // Makes one with a slot for each of the host's ranks. `job`: a number by which they find it (`find`), where the
+  // launcher cannot tell them its name.
+  static std::shared_ptr<Board> create(int ranks, uint64_t job = 0);
+  static std::shared_ptr<Board> open(const SegmentName& name);
+  // This user's board of that job and so many ranks, if its maker lives; null where there is none yet.
+  static std::shared_ptr<Board> find(uint64_t job, int ranks);
   // A board for ranks that are threads of this process.
   static std::shared_ptr<Board> in_memory(int ranks);
-  ~Board();
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  int ranks() const;
-  bool maker_lives() const;  // false for what a job that was killed left behind
-  BoardSlot& slot(int local_rank);
-  const std::filesystem::path& path() const { return path_; }
+  int ranks() const { return ranks_; }
+  BoardSlot& slot(int local_rank) { return slots_[local_rank]; }
+  const SegmentName& name() const { return memory_.name(); }
+  void hide() { memory_.hide(); }  // once every rank has opened it
+
+  // The name of the segment in which the ranks meet, from the first of them to the others; not set until it is there.
+  void announce(const SegmentName& meeting);
+  SegmentName announced() const;
 
   // The first to report a fault speaks for the job; true for that one. Later reports are consequences.
   bool claim_fault(int rank, int exit_status, const std::string& message);
@@ -69,24 +78,17 @@ class Board {
  private:
   struct Header;
   Board() = default;
-  void map(int descriptor, size_t bytes);
+  static std::shared_ptr<Board> over(Segment memory);
+  static size_t bytes_for(int ranks);
 
-  std::filesystem::path path_;
-  void* memory_ = nullptr;
-  size_t bytes_ = 0;
-  bool heap_ = false;
+  Segment memory_;
   Header* header_ = nullptr;
   BoardSlot* slots_ = nullptr;
+  int ranks_ = 0;  // as it was when the board was opened, and its size was that of so many slots
 };
 
-// Where boards lie, and a name for a new one that no other job has.
-std::filesystem::path board_path(const std::string& job);
-
-// Removes boards whose owner is gone (a launcher that was killed).
-void sweep_boards();
-
-// Removes a board's name, and what the ranks of its job had begun to share under it.
-void remove_board(const std::filesystem::path& path);
+// The number of this process's namespace of a kind ("pid", "net"); 0 where the system does not say.
+uint64_t own_namespace(const char* kind);
 
 int64_t monotonic_ns();
 

@@ -115,6 +115,7 @@ void Watchdog::watch(Peer& peer, int64_t now_ns) {
   bool dead = false;
   if (!peer.tried && pid != getpid()) {
     peer.tried = true;
+    if (pid <= 0) end_job(slot, "has written a process number that cannot be: its memory may be faulty");
     peer.descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     dead = peer.descriptor < 0 && errno == ESRCH;
   }
