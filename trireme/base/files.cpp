@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/paths.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -130,7 +131,7 @@ uint64_t File::size() const {
 MappedFile::MappedFile(const fs::path& path) {
   std::error_code ignored;  // what the status cannot tell, opening will
   const auto status = fs::status(path, ignored);
-  if (status.type() == fs::file_type::not_found) refuse("{}: there is no such file", path.string());
+  if (status.type() == fs::file_type::not_found) refuse_missing(path, "file");
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     refuse("{}: this is a folder or a device, not a plain file", path.string());
   }
@@ -170,7 +171,9 @@ void write_atomically(const fs::path& path, std::span<const std::byte> bytes) {
 void make_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) refuse("cannot make the folder {}: {}", path.string(), error.message());
+  if (!error) return;
+  const auto link = dangling_link(path);
+  refuse("cannot make the folder {}: {}", path.string(), link.empty() ? error.message() : link);
 }
 
 void remove_tree(const std::filesystem::path& path) {
