@@ -12,6 +12,7 @@
 #include "tests/data/temporary.h"
 #include "tests/train/small.h"
 #include "trireme/train/checkpoint.h"
+#include "trireme/train/convert.h"
 
 namespace trireme {
 namespace {
@@ -76,6 +77,19 @@ TEST_F(Generate, HandsOutEveryToken) {
   EXPECT_EQ(seen, result.tokens);
   EXPECT_EQ(result.checkpoint, newest_checkpoint(*folder / "run").folder);
   EXPECT_EQ(generate(result.checkpoint, {.prompt = "oars", .tokens = 12}).tokens, result.tokens);
+}
+
+// The alphabet travels with the model, into Hugging Face's layout and back.
+TEST_F(Generate, AConvertedModelSpeaksTheSameBytes) {
+  const GenerateOptions options{.prompt = "oars", .tokens = 12, .temperature = 0};
+  const auto text = from_run(options).text;
+  convert(*folder / "run", *folder / "theirs", {});
+  EXPECT_EQ(generate(*folder / "theirs", options).text, text);
+  convert(*folder / "theirs", *folder / "ours", {});
+  EXPECT_EQ(generate(*folder / "ours", options).text, text);
+  // With another tokenizer its tokens are nobody's bytes.
+  std::filesystem::remove(*folder / "theirs" / "tokenizer.json");
+  EXPECT_THAT(refusal_of([&] { generate(*folder / "theirs", options); }), testing::HasSubstr("give --ids"));
 }
 
 // Greedy text, against whole forward passes without a cache, up to the size of the window.
