@@ -15,10 +15,12 @@
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/comm/cores.h"
 #include "trireme/data/image_set.h"
 #include "trireme/data/order.h"
 #include "trireme/device/device.h"
+#include "trireme/device/foreign_error.h"
 #include "trireme/engine/simulation.h"
 #include "trireme/observe/metrics_file.h"
 #include "trireme/observe/progress.h"
@@ -142,9 +144,9 @@ std::string RunResult::brief() const {
                        run_dir.string());
   }
   std::string text =
-      stopped_by != 0 ? fmt::format("stopped after step {}", steps) : fmt::format("trained {} steps", steps);
-  text += fmt::format(": loss {:.4f}", loss);
-  if (eval_loss) text += fmt::format(", held-out loss {:.4f}", *eval_loss);
+      stopped_by != 0 ? fmt::format("stopped after step {}", steps) : "trained " + counted(steps, "step");
+  text += ": loss " + fixed(loss, 4);
+  if (eval_loss) text += ", held-out loss " + fixed(*eval_loss, 4);
   if (eval_accuracy) text += fmt::format(", accuracy {:.2f} %", 100 * *eval_accuracy);
   text += fmt::format(", {} {}/s\nrun folder: {}\n", human_count(items_per_s), items, run_dir.string());
   if (!checkpoint.empty()) text += fmt::format("checkpoint: {}\n", checkpoint);
@@ -215,8 +217,8 @@ class Run {
       }
       const auto own = trainer.never_drains() ? OwnState{} : trainer.own_state();
       if (!load_own_state(info, world_.rank(), world_.size(), own) && !own.empty() && world_.rank() == 0)
-        log::info("the checkpoint has no states of {} ranks under this sync.kind: all begin with what they agreed on",
-                  world_.size());
+        log::info("the checkpoint has no states of {} under this sync.kind: all begin with what they agreed on",
+                  counted(world_.size(), "rank"));
     }
     folder_.path = world_.from_first(folder_.path.string(), "share the run's folder");
     if (world_.rank() == 0) open_folder(trainer, stages);
@@ -384,25 +386,31 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
   // Ranks that are threads live and die together: there is nobody to watch.
   std::optional<Watchdog> watchdog;
   if (!world.ranks_are_threads()) {
-    watchdog.emplace(world.board(), world.local_rank(), world.rank(),
-                     WatchdogOptions{.heartbeat_s = config.watchdog.heartbeat,
-                                     .stop_s = config.watchdog.stop,
-                                     .before_exit =
-                                         [&] {
-                                           if (writer) writer->finish(5);  // a save under way is worth a moment
-                                         },
-                                     .advice = "; continue it with --resume",
-                                     // A host's own ranks know better what is wrong there: they have the first word.
-                                     .look_outside =
-                                         [&](bool stepping) {
-                                           return world.silent_hosts(stepping ? config.watchdog.heartbeat + 2 : 0);
-                                         }});
+    watchdog.emplace(
+        world.board(), world.local_rank(), world.rank(),
+        WatchdogOptions{
+            .heartbeat_s = config.watchdog.heartbeat,
+            .stop_s = config.watchdog.stop,
+            .before_exit =
+                [&] {
+                  if (writer) writer->finish(5);  // a save under way is worth a moment
+                },
+            .advice = subject ? "; continue it from its newest checkpoint" : "; continue it with --resume",
+            // A host's own ranks know better what is wrong there: they have the first word.
+            .look_outside =
+                [&](bool stepping) { return world.silent_hosts(stepping ? config.watchdog.heartbeat + 2 : 0); }});
   }
   try {
     auto result = Run(config, world, options, writer)(std::move(subject));
     if (watchdog) watchdog->stand_down();
     return result;
-  } catch (Error& error) {
+  } catch (...) {
+    auto [error, out_of_memory] = explain(std::current_exception());
+    if (out_of_memory) {
+      error = Error(error.kind(), fmt::format("{} (in {}). A smaller train.microbatch, more stages (parallel.pipe) or "
+                                              "a smaller model need less",
+                                              error.what(), world.board()->slot(world.local_rank()).last_operation()));
+    }
     // Peers read this on the board and end with the same status; the first to write it speaks for all.
     if (world.size() > 1 && !world.ranks_are_threads()) {
       if (watchdog) watchdog->stand_down();
@@ -410,11 +418,11 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
       const bool alike = error.kind() == Error::Kind::refused && world.rank() != 0;
       for (int tries = 0; alike && tries < 100 && !world.board()->faulted(); ++tries) usleep(10'000);
       world.board()->slot(world.local_rank()).state.store(RankState::failed);
-      world.announce(std::current_exception());
+      world.announce(std::make_exception_ptr(error));
       writer.reset();
       _exit(error.exit_status());  // peers may be waiting in a collective that nobody will end
     }
-    throw;
+    throw error;
   }
 }
 
@@ -441,9 +449,10 @@ std::string describe_run(const RunConfig& config, int ranks) {
   const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
   const auto stages = planned(config, *data.train, table, ranks);
   std::string text = table.full();
-  text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
-                      human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
-                      config.train.batch, ranks, config.train.steps);
+  text +=
+      fmt::format("\n{} parameters, {} FLOP a sample; {} a step over {}, {}\n",
+                  human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
+                  counted(config.train.batch, "sample"), counted(ranks, "rank"), counted(config.train.steps, "step"));
   const auto dealt = describe_dealing(config, make_mesh(config.parallel, ranks));
   if (!dealt.empty()) text += dealt + "\n";
   text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(stages));
