@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/words.h"
 #include "trireme/comm/process.h"
 #include "trireme/observe/board.h"
 
@@ -28,6 +29,7 @@ struct Job {
   bool stopped_twice = false;
   int exit_status = 0;
   int64_t kill_at_ns = 0;
+  std::string advice;
 
   // mpirun does not take its ranks along: they are on the board.
   void kill_all() {
@@ -36,15 +38,19 @@ struct Job {
       if (const int pid = board->slot(i).pid.load(); pid > 0) ::kill(pid, SIGKILL);
     }
   }
-};
 
-// By SIGSTOP or the like.
-bool is_stopped(pid_t pid) {
-  std::ifstream stream(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(stream, line);
-  return line.find(") T ") != std::string::npos;
-}
+  // Of mpirun's ranks those that are on the board; mpirun itself only waits for them.
+  std::vector<pid_t> ranks_here() const {
+    std::set<pid_t> found;
+    for (const auto& [pid, rank] : running) {
+      if (rank >= 0) found.insert(pid);
+    }
+    for (int i = 0; i < board->ranks(); ++i) {
+      if (const int pid = board->slot(i).pid.load(); pid > 0) found.insert(pid);
+    }
+    return {found.begin(), found.end()};
+  }
+};
 
 std::vector<std::string> mpirun_command(const LaunchOptions& options, const std::string& program) {
   // Its own messages are hidden (-q): ours say more. When a rank dies, or this launcher, mpirun waits for as many
@@ -96,7 +102,13 @@ void start_ranks(Job& job, const LaunchOptions& options) {
   }
 }
 
+void pause(Job& job) {
+  const double seconds = suspend_together(job.ranks_here());
+  if (job.kill_at_ns != 0) job.kill_at_ns += static_cast<int64_t>(seconds * second_ns);
+}
+
 void ask_to_stop(Job& job, int signal) {
+  if (signal == SIGTSTP) return pause(job);
   if (job.stop_signal != 0) {
     log::warn("asked to stop again: leaving at once, without saving");
     job.stopped_twice = true;
@@ -134,7 +146,7 @@ void ended(Job& job, pid_t pid, int status) {
     const auto message =
         fmt::format("rank {} (process {}) {}; its last operation: {}", rank, pid, how, slot.last_operation());
     if (job.board->claim_fault(rank, WIFSIGNALED(status) ? 1 : code, message)) {
-      log::error("{}. The job ends; continue it with --resume", message);
+      log::error("{}. The job ends{}", message, job.advice);
     }
   }
   if (rank < 0 && !job.board->faulted()) {
@@ -165,6 +177,7 @@ void help_to_end(Job& job) {
 int launch(const LaunchOptions& options) {
   sweep_boards();
   Job job;
+  job.advice = options.advice;
   job.board = Board::create(board_path(fmt::format("pid{}", getpid())), options.ranks);
 
   const Signals signals;
@@ -176,7 +189,7 @@ int launch(const LaunchOptions& options) {
                  });
     if (job.board->faulted()) help_to_end(job);
     if (job.kill_at_ns != 0 && monotonic_ns() > job.kill_at_ns) {
-      log::warn("{} process(es) did not end by themselves: killed", job.running.size());
+      log::warn("{} did not end by themselves: killed", counted(std::ssize(job.running), "process", "processes"));
       job.kill_all();
       job.kill_at_ns = monotonic_ns() + patience_ns;
     }
