@@ -12,10 +12,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/cores.h"
+#include "trireme/comm/fault.h"
 #include "trireme/comm/nccl.h"
 #include "trireme/comm/shared_transport.h"
 #include "trireme/device/device.h"
-#include "trireme/device/foreign_error.h"
 
 namespace trireme {
 
@@ -309,7 +309,7 @@ void World::announce(const std::exception_ptr& error) {
     return communicator().abort();
   }
   if (size() == 1) return;
-  const auto known = explain(error).error;
+  const auto known = fault_of(error, board_->slot(local_rank_));
   if (board_->claim_fault(rank(), known.exit_status(), known.what())) log::error("{}", known.what());
 }
 

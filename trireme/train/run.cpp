@@ -17,10 +17,10 @@
 #include "trireme/base/units.h"
 #include "trireme/base/words.h"
 #include "trireme/comm/cores.h"
+#include "trireme/comm/fault.h"
 #include "trireme/data/image_set.h"
 #include "trireme/data/order.h"
 #include "trireme/device/device.h"
-#include "trireme/device/foreign_error.h"
 #include "trireme/engine/simulation.h"
 #include "trireme/observe/metrics_file.h"
 #include "trireme/observe/progress.h"
@@ -405,12 +405,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
     if (watchdog) watchdog->stand_down();
     return result;
   } catch (...) {
-    auto [error, out_of_memory] = explain(std::current_exception());
-    if (out_of_memory) {
-      error = Error(error.kind(), fmt::format("{} (in {}). A smaller train.microbatch, more stages (parallel.pipe) or "
-                                              "a smaller model need less",
-                                              error.what(), world.board()->slot(world.local_rank()).last_operation()));
-    }
+    const auto error = fault_of(std::current_exception(), world.board()->slot(world.local_rank()));
     // Peers read this on the board and end with the same status; the first to write it speaks for all.
     if (world.size() > 1 && !world.ranks_are_threads()) {
       if (watchdog) watchdog->stand_down();
