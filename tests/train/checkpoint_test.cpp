@@ -285,7 +285,7 @@ TEST_F(Checkpoint, RefusesAManifestWithImpossibleValues) {
   };
   for (const char* key : {"step", "updates", "skipped", "skipped_in_a_row"}) {
     const auto pointer = fmt::format("/{}", key);
-    for (const nlohmann::ordered_json value :
+    for (const nlohmann::ordered_json& value :
          {nlohmann::ordered_json(-5), nlohmann::ordered_json(1.5), nlohmann::ordered_json("1"),
           nlohmann::ordered_json(nullptr), nlohmann::ordered_json(1e300), nlohmann::ordered_json(1ULL << 63)}) {
       EXPECT_EQ(with(pointer, value), fmt::format("{}: {} = {} must be a whole number from 0 to 1000000000000000: the "
