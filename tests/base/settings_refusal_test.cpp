@@ -149,10 +149,38 @@ TEST(SettingsRefusalTest, RefusesAnotherShapeThanAMapOfSections) {
 }
 
 TEST(SettingsRefusalTest, RefusesBrokenYamlWithItsLine) {
-  EXPECT_THAT(refusal_of("model:\n  layers: 3\n  dropout: [1\n"), HasSubstr("a.yaml:4: not valid YAML: "));
-  EXPECT_THAT(refusal_of("model: {layers: 3}\n\tdata: {}\n"), HasSubstr("a.yaml:2: not valid YAML: "));
-  EXPECT_THAT(refusal_of("model: *missing\n"), HasSubstr("a.yaml:1: not valid YAML: "));
-  EXPECT_THAT(refusal_of(std::string(100000, '[')), HasSubstr("a.yaml:1: not valid YAML: "));
+  EXPECT_EQ(refusal_of("model:\n  layers: 3\n  dropout: [1\n"),
+            "a.yaml:4: not valid YAML at column 1: a [ is not closed by a ]");
+  EXPECT_EQ(refusal_of("model:\n\tlayers: 3\n"),
+            "a.yaml:2: not valid YAML at column 1: a tab indents this line: use spaces; the line is \"layers: 3\"");
+  EXPECT_EQ(refusal_of("model: *missing\n"),
+            "a.yaml:1: not valid YAML at column 8: * refers to something that & has not named: put a text that begins "
+            "with * in quotes; the line is \"model: *missing\"");
+  EXPECT_EQ(refusal_of("model: layers: 3\n"),
+            "a.yaml:1: not valid YAML at column 14: a colon cannot stand here: a line has one key (put a text with a "
+            "colon in quotes), and the line above may lack its own colon; the line is \"model: layers: 3\"");
+  EXPECT_EQ(refusal_of("model:\n  layers: 3\n dropout: 0\n"),
+            "a.yaml:3: not valid YAML at column 2: this line does not belong to the keys above it: it is indented "
+            "unlike them, or no key; the line is \"dropout: 0\"");
+  EXPECT_EQ(refusal_of("run_dir: @home\n"),
+            "a.yaml:1: not valid YAML at column 10: no value can begin with this character: put the text in quotes; "
+            "the line is \"run_dir: @home\"");
+  EXPECT_EQ(refusal_of("run_dir: \"a\\qb\"\n"),
+            "a.yaml:1: not valid YAML at column 14: an unknown escape stands in double quotes: single quotes escape "
+            "nothing; the line is \"run_dir: \"a\\qb\"\"");
+  EXPECT_THAT(refusal_of(std::string(100000, '[')), HasSubstr("it is nested too deeply"));
+  // A long line is cut, between two characters.
+  EXPECT_THAT(refusal_of("run_dir: @" + std::string(49, 'x') + "äöü\n"),
+              testing::EndsWith(std::string(49, 'x') + " ...\""));
+}
+
+TEST(SettingsRefusalTest, NeverPassesOnTheWordsOfTheYamlLibrary) {
+  for (const char* yaml : {"a: ]\n", "a: {b: 1\n", "key\nb: 2\n", "a: &\n", "a: *\n", "- - a\n b\n", "a: !<x y\n",
+                           "a: \"\\x1z\"\n", "a: |x\n b\n", "a: `x`\n", "a: %x\n", "\"a\n---\nb\"\n"}) {
+    EXPECT_THAT(refusal_of(yaml), testing::Not(testing::AnyOf(HasSubstr("illegal"), HasSubstr("end of"),
+                                                              HasSubstr("scanning"), HasSubstr("token"))))
+        << yaml;
+  }
 }
 
 TEST(SettingsRefusalTest, AnAnchorThatHoldsItselfEnds) {
@@ -174,8 +202,9 @@ TEST(SettingsRefusalTest, RefusesOverridesThatGiveNothing) {
 TEST(SettingsRefusalTest, RefusesMissingFilesAndFolders) {
   Example example;
   Settings settings = describe(example);
-  EXPECT_EQ(refusal([&] { settings.read_file("no/such/file.yaml"); }), "no/such/file.yaml: No such file or directory");
-  EXPECT_EQ(refusal([&] { settings.read_file("/"); }), "/: is a folder, not a configuration file");
+  EXPECT_EQ(refusal([&] { settings.read_file("no/such/file.yaml"); }), "no/such/file.yaml: there is no such file");
+  EXPECT_EQ(refusal([&] { settings.read_file("/"); }), "/: this is a folder, not a configuration file");
+  EXPECT_EQ(refusal([&] { settings.read_file("/dev/zero"); }), "/dev/zero: this is a device, not a configuration file");
 }
 
 TEST(SettingsRefusalTest, SaysWhereBothOfTwoValuesCameFrom) {

@@ -69,7 +69,7 @@ TEST(Split, RefusesImpossibleFractions) {
   EXPECT_THAT(refusal_of([] { split(vectors(10), -0.1); }), EndsWith("not -0.1"));
   EXPECT_THAT(refusal_of([] { split(vectors(10), std::nan("")); }), EndsWith("not nan"));
   EXPECT_EQ(refusal_of([] { split(vectors(1), 0.1); }),
-            "holding out 1 of 1 samples for validation leaves none to train on");
+            "holding out 1 of 1 sample for validation leaves none to train on");
 }
 
 TEST(OpenDataset, OpensEveryKind) {

@@ -175,7 +175,7 @@ TEST(ImageSet, RefusesBadFiles) {
   auto options = options_of(folder, 28, 3);
   EXPECT_NE(refusal_of([&] {
               open_dataset(options);
-            }).find("images of 8 x 8 pixels and 1 channel(s) do not fit model.image = 28 and model.channels = 3"),
+            }).find("images of 8 x 8 pixels and 1 channel do not fit model.image = 28 and model.channels = 3"),
             std::string::npos);
   options.path = folder / "nowhere";
   EXPECT_NE(refusal_of([&] { open_dataset(options); }).find("nowhere is no folder"), std::string::npos);

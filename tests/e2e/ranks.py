@@ -54,8 +54,8 @@ def test():
 
         train("one rank", [])
         for ranks in (2, 3, 4):
-            train(f"{ranks} ranks", ["--ranks", ranks], f"{ranks} rank(s) by shared")
-        train("3 ranks as threads", ["--ranks", 3, "--threads"], "3 rank(s) by threads")
+            train(f"{ranks} ranks", ["--ranks", ranks], f"{ranks} ranks by shared")
+        train("3 ranks as threads", ["--ranks", 3, "--threads"], "3 ranks by threads")
         train("2 ranks in microbatches", ["--ranks", 2, "train.microbatch=4"])
         train("2 ranks by speed", ["--ranks", 2, "parallel.shares=[3,1]"], "as 9, 3")
         train("3 ranks by speed in microbatches", ["--ranks", 3, "parallel.shares=[5,2,1]", "train.microbatch=2"])
@@ -65,10 +65,10 @@ def test():
         if not shutil.which("mpirun"):
             print("no mpirun here: its cases are left out")
             return
-        train("2 ranks by our own mpirun", ["--ranks", 2, "comm.transport=mpi"], "2 rank(s) by mpi")
+        train("2 ranks by our own mpirun", ["--ranks", 2, "comm.transport=mpi"], "2 ranks by mpi")
         train("2 ranks by speed through MPI", ["--ranks", 2, "parallel.shares=[1,3]", "comm.transport=mpi"], "as 3, 9")
         train("2 ranks under mpirun", [], "started by mpirun: rank 0 of 2", [*MPIRUN, "-np", 2])
-        train("3 ranks under mpirun through MPI", ["comm.transport=mpi"], "3 rank(s) by mpi", [*MPIRUN, "-np", 3])
+        train("3 ranks under mpirun through MPI", ["comm.transport=mpi"], "3 ranks by mpi", [*MPIRUN, "-np", 3])
 
         # What cannot be meant is refused, by all ranks and at once.
         job = run([*MPIRUN, "-np", 2, args.program, "train", *CONFIG, "--ranks", 3], where, status=2)

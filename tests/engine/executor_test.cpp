@@ -332,7 +332,7 @@ TEST_F(ExecutorTest, ASignalThatNeverComesIsAnError) {
   const auto wire =
       graph_.add(TaskKind::reduce, 0, Lane::wire, [&] { carrier = std::thread([&] { executor_.complete(0); }); });
   note("waiting", {wire}, 1);
-  EXPECT_THAT(error_of_run(), HasSubstr("the step cannot end: 1 tasks wait"));
+  EXPECT_THAT(error_of_run(), HasSubstr("the step cannot end: 1 task waits"));
   carrier.join();
 }
 

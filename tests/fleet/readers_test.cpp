@@ -173,7 +173,7 @@ TEST(Yaml, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(speeds("throughputs: {net: {v100: fast}}\n"),
             "bad.yaml:1: throughputs.net.v100 must be a number, not fast");
   EXPECT_EQ(speeds("throughputs: {net: {v100: 1}}\ntogether:\n  - {jobs: [net, tool], v100: [1, 2]}\n"),
-            "bad.yaml:3: together[0].jobs[1] = tool has no throughput alone on 1 devices");
+            "bad.yaml:3: together[0].jobs[1] = tool has no throughput alone on 1 device");
 }
 
 TEST(Cluster, HasAShortForm) {

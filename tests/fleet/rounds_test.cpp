@@ -151,7 +151,26 @@ TEST(Rounds, AReferenceThatStandsStillIsAnError) {
   auto reference = options_for("fifo");
   reference.scheduler.reference = true;
   EXPECT_THAT(complaint([&] { run(reference); }),
-              HasSubstr("nothing runs and nothing is to come, but 1 jobs are left: 0"));
+              HasSubstr("nothing runs and nothing is to come, but 1 job is left: 0"));
+}
+
+TEST(Rounds, WhatCanNeverGetOnIsAnErrorAndNoLoop) {
+  // Devices that fail every second, and rounds of six minutes; restarts that are longer than a round, for jobs that
+  // take turns.
+  auto failing = options_for("isolated");
+  failing.failures.device_mean_s = 1;
+  failing.failures.repair_mean_s = 60;
+  const Scene one("fast=2", {job(0, "net", 100000, 0)});
+  EXPECT_THAT(complaint([&] { one(failing); }),
+              testing::AllOf(HasSubstr("no job has kept a step since 0 s"), HasSubstr("by failures"),
+                             HasSubstr("A round lasts 360 s and a restart 20 s")));
+  auto slow = options_for("isolated");
+  slow.restart_s = 500;
+  const Scene two("fast=1", {job(0, "net", 100000, 0), job(1, "net", 100000, 0), job(2, "net", 100000, 0)});
+  EXPECT_THAT(complaint([&] { two(slow); }), HasSubstr("0 of them by failures"));
+  // Where one lease in ten outlives the failures, all jobs end.
+  failing.failures.device_mean_s = 160;
+  EXPECT_EQ(one(failing).finished, 1);
 }
 
 TEST(Rounds, LostDevicesLoseWorkAndComeBack) {

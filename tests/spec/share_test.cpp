@@ -113,7 +113,7 @@ TEST(Share, RefusesWeightsThatDoNotFit) {
   EXPECT_EQ(refusal(8, 2, {}), "(accepted)");
   EXPECT_EQ(refusal(8, 2, {3, 1}), "(accepted)");
   EXPECT_EQ(refusal(8, 3, {3, 1}),
-            "parallel.shares = [3, 1] is for 2 replica(s), but the ranks make 3: give one number for each, or "
+            "parallel.shares = [3, 1] is for 2 replicas, but the ranks make 3: give one number for each, or "
             "parallel.shares=[] to deal equally");
   for (const double wrong : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     EXPECT_EQ(refusal(8, 2, {3, wrong}),

@@ -161,7 +161,7 @@ TEST(Average, RefusesOtherModelsAndWrongWeights) {
               HasSubstr("wte.weight has shape [20, 16] in the first and [24, 16] in the other"));
   EXPECT_THAT(refusal({a, trained(folder, "mlp", small_mlp(), 1)}, to), HasSubstr("model.kind is gpt in the first"));
   EXPECT_THAT(refusal({a, folder / "nowhere"}, to), HasSubstr("does not exist"));
-  EXPECT_THAT(refusal({a, b}, to, {1}), HasSubstr("1 weights for 2 checkpoints"));
+  EXPECT_THAT(refusal({a, b}, to, {1}), HasSubstr("1 weight for 2 checkpoints"));
   EXPECT_THAT(refusal({a, b}, to, {1, -1}), HasSubstr("-1 is no weight"));
   EXPECT_THAT(refusal({a, b}, to, {0, 0}), HasSubstr("one of them must be above 0"));
   EXPECT_THAT(refusal_of([&] { average({a, b}, {}, a); }), HasSubstr("exists already"));

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
@@ -250,12 +251,13 @@ TEST_F(Checkpoint, RefusesEachKindOfDamage) {
               HasSubstr("optimizer.safetensors is missing from the checkpoint"));
   EXPECT_THAT(damaged([](const fs::path& path) { fs::resize_file(path / "model.safetensors", 100); }),
               HasSubstr("has 100 bytes where "));
-  EXPECT_THAT(damaged([](const fs::path& path) {
-                auto bytes = bytes_of_file(path / "model.safetensors");
-                bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
-                write_file(path / "model.safetensors", bytes);
-              }),
-              HasSubstr("model.safetensors is damaged: its checksum differs"));
+  EXPECT_THAT(
+      damaged([](const fs::path& path) {
+        auto bytes = bytes_of_file(path / "model.safetensors");
+        bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+        write_file(path / "model.safetensors", bytes);
+      }),
+      AllOf(HasSubstr("model.safetensors is damaged: the checksum of its "), HasSubstr("use another checkpoint")));
   const auto foreign = HasSubstr("manifest.json is damaged, or not a checkpoint of this program");
   EXPECT_THAT(damaged(manifest("")), foreign);
   EXPECT_THAT(damaged(manifest("{\"format\": \"trireme-check")), foreign);
@@ -267,7 +269,42 @@ TEST_F(Checkpoint, RefusesEachKindOfDamage) {
   EXPECT_THAT(damaged(manifest("{\"format\": \"trireme-checkpoint\", \"version\": \"one\"}")),
               HasSubstr("manifest.json is damaged"));
   EXPECT_THAT(damaged(manifest("{\"format\": \"trireme-checkpoint\", \"version\": 1}")),
-              HasSubstr("manifest.json is damaged: "));
+              HasSubstr("manifest.json: step is missing: the checkpoint is damaged"));
+}
+
+// Values that no writer writes: each is refused with its key.
+TEST_F(Checkpoint, RefusesAManifestWithImpossibleValues) {
+  Trained trained(small_gpt());
+  const auto path = save(trained, {1});
+  const auto whole = nlohmann::ordered_json::parse(bytes_of_file(path / "manifest.json"));
+  const auto with = [&](const std::string& pointer, const nlohmann::ordered_json& value) {
+    auto changed = whole;
+    changed[nlohmann::ordered_json::json_pointer(pointer)] = value;
+    write_file(path / "manifest.json", changed.dump());
+    return refusal_of([&] { open_checkpoint(path); });
+  };
+  for (const char* key : {"step", "updates", "skipped", "skipped_in_a_row"}) {
+    const auto pointer = fmt::format("/{}", key);
+    for (const nlohmann::ordered_json& value :
+         {nlohmann::ordered_json(-5), nlohmann::ordered_json(1.5), nlohmann::ordered_json("1"),
+          nlohmann::ordered_json(nullptr), nlohmann::ordered_json(1e300), nlohmann::ordered_json(1ULL << 63)}) {
+      EXPECT_EQ(with(pointer, value), fmt::format("{}: {} = {} must be a whole number from 0 to 1000000000000000: the "
+                                                  "checkpoint is damaged, use another one",
+                                                  (path / "manifest.json").string(), key, value.dump()));
+    }
+    auto without = whole;
+    without.erase(key);
+    write_file(path / "manifest.json", without.dump());
+    EXPECT_THAT(refusal_of([&] { open_checkpoint(path); }), HasSubstr(fmt::format(": {} is missing: ", key)));
+  }
+  EXPECT_THAT(with("/config", 7), HasSubstr("config must be text"));
+  EXPECT_THAT(with("/files", nlohmann::ordered_json::object()), HasSubstr("files must name the files"));
+  EXPECT_THAT(with("/files/model.safetensors/bytes", -1), HasSubstr("files: model.safetensors must be"));
+  EXPECT_THAT(with("/files/model.safetensors/xxh3", 1), HasSubstr("files: model.safetensors must be"));
+  EXPECT_THAT(with("/files/..~1..~1model", whole["files"]["model.safetensors"]),
+              HasSubstr("files: ../../model must be"));
+  write_file(path / "manifest.json", whole.dump());
+  EXPECT_EQ(open_checkpoint(path).step, 1);
 }
 
 TEST_F(Checkpoint, RefusesAnotherModel) {
@@ -295,8 +332,7 @@ TEST_F(Checkpoint, OffersTheNewestWholeOne) {
   fs::remove(checkpoints() / "step-3" / "manifest.json");
   EXPECT_THAT(refusal_of([&] { newest_checkpoint(folder / "run"); }),
               AllOf(HasSubstr("the newest checkpoint cannot be used: "), HasSubstr("has 10 bytes where"),
-                    HasSubstr("The newest whole one is step-2: continue from it with --from " +
-                              (checkpoints() / "step-2").string())));
+                    HasSubstr("The newest whole one is step-2: give " + (checkpoints() / "step-2").string())));
   fs::remove(checkpoints() / "step-2" / "manifest.json");
   fs::remove(checkpoints() / "step-1" / "manifest.json");
   EXPECT_THAT(refusal_of([&] { newest_checkpoint(folder / "run"); }), HasSubstr("No other one is whole"));

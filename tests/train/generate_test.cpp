@@ -12,6 +12,7 @@
 #include "tests/data/temporary.h"
 #include "tests/train/small.h"
 #include "trireme/train/checkpoint.h"
+#include "trireme/train/convert.h"
 
 namespace trireme {
 namespace {
@@ -78,6 +79,19 @@ TEST_F(Generate, HandsOutEveryToken) {
   EXPECT_EQ(generate(result.checkpoint, {.prompt = "oars", .tokens = 12}).tokens, result.tokens);
 }
 
+// The alphabet travels with the model, into Hugging Face's layout and back.
+TEST_F(Generate, AConvertedModelSpeaksTheSameBytes) {
+  const GenerateOptions options{.prompt = "oars", .tokens = 12, .temperature = 0};
+  const auto text = from_run(options).text;
+  convert(*folder / "run", *folder / "theirs", {});
+  EXPECT_EQ(generate(*folder / "theirs", options).text, text);
+  convert(*folder / "theirs", *folder / "ours", {});
+  EXPECT_EQ(generate(*folder / "ours", options).text, text);
+  // With another tokenizer its tokens are nobody's bytes.
+  std::filesystem::remove(*folder / "theirs" / "tokenizer.json");
+  EXPECT_THAT(refusal_of([&] { generate(*folder / "theirs", options); }), testing::HasSubstr("give --ids"));
+}
+
 // Greedy text, against whole forward passes without a cache, up to the size of the window.
 TEST_F(Generate, TakesTheLikeliestTokenAtTemperatureZero) {
   const auto found = from_run({.prompt = "a tri", .tokens = 12, .temperature = 0, .seed = 1});
@@ -138,7 +152,7 @@ TEST_F(Generate, RefusesWhatItCannotDo) {
   auto tokens = small_gpt();
   tokens.run_dir = *folder / "tokens";
   run_whole(tokens);
-  EXPECT_THAT(refusal_of([] { generate(*folder / "tokens", {.prompt = "x"}); }), HasSubstr("leave the prompt out"));
+  EXPECT_THAT(refusal_of([] { generate(*folder / "tokens", {.prompt = "x"}); }), HasSubstr("are no bytes of text"));
   const auto result = generate(*folder / "tokens", {.tokens = 30});
   EXPECT_EQ(result.tokens.size(), 30u);
   EXPECT_TRUE(result.text.empty());

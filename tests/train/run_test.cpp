@@ -453,7 +453,7 @@ TEST_F(Run, DescribesWhatItWouldDo) {
   auto config = small_gpt();
   config.parallel.shares = {3, 1};
   EXPECT_THAT(describe_run(config, 2), HasSubstr("deals the 7 samples of a step to the replicas as 5, 2\n"));
-  EXPECT_THAT(refusal_of([&] { describe_run(config, 3); }), HasSubstr("is for 2 replica(s), but the ranks make 3"));
+  EXPECT_THAT(refusal_of([&] { describe_run(config, 3); }), HasSubstr("is for 2 replicas, but the ranks make 3"));
 }
 
 // The rank with the largest share needs most.

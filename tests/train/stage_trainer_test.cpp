@@ -272,9 +272,8 @@ TEST(StageTrainer, DescribesItself) {
   const Split data = open_dataset(data_options(config));
   World::run_threads(2, [&](World& world) {
     StageTrainer trainer(config, world, data);
-    EXPECT_THAT(
-        trainer.brief(),
-        testing::MatchesRegex(".* parameters in 4 layers and 1 buckets on .*; 2 rank\\(s\\) by .*, 7 samples a step"));
+    EXPECT_THAT(trainer.brief(),
+                testing::MatchesRegex(".* parameters in 4 layers and 1 bucket on .*; 2 ranks by .*, 7 samples a step"));
   });
 }
 

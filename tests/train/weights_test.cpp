@@ -88,6 +88,29 @@ TEST_F(Weights, OfAnotherShapeAreRefused) {
   EXPECT_THAT(refusal_of([&] { run_whole(config); }), HasSubstr("has no model.layers.2.input_layernorm.weight"));
 }
 
+// A flipped bit is found by whoever reads the weights: a training that starts from them, on every rank, a conversion,
+// and what asks a model of adapters for its base.
+TEST_F(Weights, OfADamagedCheckpointAreRefused) {
+  const auto base = trained(small_llama(), "base");
+  auto adapters = from(base, "adapters");
+  adapters.model.lora_rank = 2;
+  run_whole(adapters);
+  const auto file = list_checkpoints(base.run_dir).front() / "model.safetensors";
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-3, std::ios::end);
+  const auto byte = static_cast<char>(stream.get() ^ 4);
+  stream.seekp(-3, std::ios::end);
+  stream.put(byte);
+  stream.close();
+  const auto damaged = HasSubstr(file.string() + " is damaged: the checksum of its ");
+  EXPECT_THAT(refusal_of([&] { run_whole(from(base, "next")); }), damaged);
+  EXPECT_THAT(refusal_of([&] { run_whole(from(base, "next"), {}, 2); }), damaged);
+  EXPECT_THAT(refusal_of([&] { convert(base.run_dir, folder_ / "converted", {}); }), damaged);
+  EXPECT_THAT(refusal_of([&] { convert(adapters.run_dir, folder_ / "converted", {}); }), damaged);
+  EXPECT_THAT(refusal_of([&] { generate(base.run_dir, {.tokens = 1}); }), damaged);
+  EXPECT_THAT(refusal_of([&] { generate(adapters.run_dir, {.tokens = 1}); }), damaged);
+}
+
 TEST_F(Weights, ShorterSequencesTakeTheFirstPositions) {
   const auto base = trained(small_gpt(), "base");
   auto config = from(base, "next");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/paths.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -131,7 +132,7 @@ uint64_t File::size() const {
 MappedFile::MappedFile(const fs::path& path) {
   std::error_code ignored;  // what the status cannot tell, opening will
   const auto status = fs::status(path, ignored);
-  if (status.type() == fs::file_type::not_found) refuse("{}: there is no such file", path.string());
+  if (status.type() == fs::file_type::not_found) refuse_missing(path, "file");
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     refuse("{}: this is a folder or a device, not a plain file", path.string());
   }
@@ -174,7 +175,10 @@ void make_folder(const fs::path& path) {
   for (auto name = without_trailing_slash(path); !name.empty() && !fs::exists(name, error); name = name.parent_path())
     made.push_back(name);
   fs::create_directories(path, error);
-  if (error) refuse("cannot make the folder {}: {}", path.string(), error.message());
+  if (error) {
+    const auto link = dangling_link(path);
+    refuse("cannot make the folder {}: {}", path.string(), link.empty() ? error.message() : link);
+  }
   // What is written durably into a folder lasts no longer than the folder's own name.
   for (auto name = made.rbegin(); name != made.rend(); ++name) sync_folder(folder_of(*name));
 }

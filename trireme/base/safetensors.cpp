@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 
 namespace trireme {
 namespace {
@@ -190,7 +191,9 @@ void check_coverage(const std::vector<TensorInfo>& tensors, uint64_t data_bytes)
     }
     end = tensor.offset + tensor.bytes;
   }
-  if (end != data_bytes) refuse("{} bytes after the last tensor belong to no tensor", data_bytes - end);
+  if (const auto rest = static_cast<int64_t>(data_bytes - end); rest != 0) {
+    refuse("{} after the last tensor {} to no tensor", counted(rest, "byte"), plural(rest, "belongs", "belong"));
+  }
 }
 
 }  // namespace

@@ -3,14 +3,13 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/base/paths.h"
 #include "trireme/base/settings.h"
+#include "trireme/base/yaml_error.h"
 
 namespace trireme {
 
@@ -22,6 +21,8 @@ struct Settings::Document {
 };
 
 namespace {
+
+constexpr uint64_t most_bytes = 16'000'000;  // of a configuration: far more than any person writes
 
 int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
 
@@ -38,7 +39,7 @@ std::vector<YAML::Node> parse(const std::string& yaml, const std::string& source
   try {
     return YAML::LoadAll(yaml);
   } catch (const YAML::Exception& error) {
-    refuse("{}:{}: not valid YAML: {}", source_name, error.mark.line + 1, error.msg);
+    refuse_yaml(source_name, yaml, error);
   }
 }
 
@@ -61,10 +62,7 @@ std::string yaml_text(const std::string& text) {
 }  // namespace
 
 void Settings::read_file(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) refuse("{}: is a folder, not a configuration file", path.string());
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse("{}: {}", path.string(), std::strerror(errno));
-  read_text(std::string(std::istreambuf_iterator<char>(file), {}), path.string());
+  read_text(read_input_text(path, "a configuration file", most_bytes), path.string());
 }
 
 void Settings::read_text(const std::string& yaml, const std::string& source_name) {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/paths.h"
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
@@ -126,10 +127,7 @@ std::string MeasuredLinks::full(int ranks) const {
 
 int measure_comm(const CommBenchOptions& options, const std::vector<std::string>& command_line) {
   const auto around = look_around();
-  if (!options.tune.empty()) {
-    const auto folder = fs::absolute(options.tune).parent_path();
-    if (!fs::is_directory(folder)) refuse("--tune {}: there is no folder {}", options.tune, folder.string());
-  }
+  if (!options.tune.empty()) prepare_output_file("--tune", options.tune);
   if (around.launcher == Launcher::nobody) {
     LaunchOptions launch_options;
     launch_options.ranks = options.ranks.front();

@@ -2,8 +2,8 @@
 #include <iostream>
 #include <memory>
 
-#include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/paths.h"
 #include "trireme/cli/command.h"
 #include "trireme/spec/config.h"
 #include "trireme/train/run.h"
@@ -20,18 +20,10 @@ struct AnalyzeOptions {
 };
 
 int run_analyze(const AnalyzeOptions& options) {
-  std::vector<std::filesystem::path> files;
-  std::vector<std::string> overrides;
-  for (const auto& word : options.words) {
-    if (word.find('=') != std::string::npos) {
-      overrides.push_back(word);
-    } else if (std::filesystem::exists(word)) {
-      files.emplace_back(word);
-    } else {
-      refuse("{}: there is no such configuration file (settings are written key=value)", word);
-    }
-  }
-  auto analysis = analyze(load_config(files, overrides));
+  const auto words = sorted(options.words);
+  check_configurations(words.paths);
+  if (!options.plot.empty()) prepare_output_file("--plot", options.plot);
+  auto analysis = analyze(load_config(words.paths, words.overrides));
   analysis.ranks = options.ranks;
   if (!options.plot.empty()) write_atomically(options.plot, analysis.svg());
   std::cout << (options.json ? analysis.json().dump() + "\n" : analysis.full()) << std::flush;
@@ -47,7 +39,7 @@ void add_analyze(CLI::App& program, Action& chosen) {
   command->footer("Example: trireme analyze examples/gpt.yaml model.layers=12 --plot gpt.svg");
   command->add_option("config", options->words, "Configuration files (later ones win) and key=value overrides");
   command->add_option("--ranks", options->ranks, "Numbers of ranks to split it over")->check(at_least(2));
-  command->add_option("--plot", options->plot, "Also draw it, into this SVG file");
+  takes_path(command->add_option("--plot", options->plot, "Also draw it, into this SVG file"));
   command->add_flag("--json", options->json, "Print it as one JSON object");
   command->callback([options, &chosen] { chosen = [options] { return run_analyze(*options); }; });
 }

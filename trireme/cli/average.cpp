@@ -18,8 +18,10 @@ void add_average(CLI::App& program, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = program.add_subcommand("average", "Make one checkpoint of the mean of several");
   command->footer("Example: trireme average runs/mean runs/gpt-1 runs/gpt-2 --weights 2,1");
-  command->add_option("out", options->to, "The folder to make: a run's, with the mean as its checkpoint")->required();
-  command->add_option("checkpoints", options->from, "Checkpoints of one model; a run's folder means its newest")
+  takes_path(command->add_option("out", options->to, "The folder to make: a run's, with the mean as its checkpoint"))
+      ->required();
+  takes_path(
+      command->add_option("checkpoints", options->from, "Checkpoints of one model; a run's folder means its newest"))
       ->required();
   command->add_option("--weights", options->weights, "How much each counts: 2,1 (default: all the same)")
       ->delimiter(',')

@@ -2,6 +2,7 @@
 #include <memory>
 #include <vector>
 
+#include "trireme/base/paths.h"
 #include "trireme/cli/command.h"
 #include "trireme/bench/codec.h"
 #include "trireme/bench/comm.h"
@@ -45,11 +46,12 @@ void add_pipeline(CLI::App& command, Action& chosen) {
       ->check(CLI::Range(0, 1024));
   pipeline->add_option("--jitter-ms", options->jitter_ms, "Longest delay of a message in the case with delays")
       ->capture_default_str();
-  pipeline->add_option("--plot", options->plot, "Also draw each schedule's timeline into this folder");
+  takes_path(pipeline->add_option("--plot", options->plot, "Also draw each schedule's timeline into this folder"));
   pipeline->add_option("--python", options->python, "The Python that holds torch")->capture_default_str();
   pipeline->add_flag("--json", *json, "Print one JSON object a line");
   pipeline->callback([options, json, &chosen] {
     chosen = [options, json] {
+      if (!options->plot.empty()) check_output_folder(options->plot);
       run_pipeline_bench(*options, [&](const BenchLine& line) { print(line, *json); });
       return 0;
     };
@@ -78,9 +80,9 @@ void add_comm(CLI::App& command, Action& chosen) {
   comm->add_option("--bind", options->bind, "none: ranks run on any core; core: each is bound to one of its own")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "core"}));
-  comm->add_option("--tune,--measure-links", options->tune,
-                   "Measure the links instead and keep them in this file; also under mpirun on several hosts (by its "
-                   "second name, as mpirun takes --tune for its own)");
+  takes_path(comm->add_option("--tune,--measure-links", options->tune,
+                              "Measure the links instead and keep them in this file; also under mpirun on several "
+                              "hosts (by its second name, as mpirun takes --tune for its own)"));
   comm->add_option("--repeats", options->repeats, "Alternating runs of each side")
       ->capture_default_str()
       ->check(at_least(1));
@@ -144,12 +146,13 @@ void add_sync(CLI::App& command, Action& chosen) {
   sync->add_option("--steps", options->steps, "Steps of each of these, of 128 images")
       ->capture_default_str()
       ->check(CLI::Range(100, 1000000));
-  sync->add_option("--data", options->data, "Folder of images (default: Debian's dataset-fashion-mnist)");
+  takes_path(sync->add_option("--data", options->data, "Folder of images (default: Debian's dataset-fashion-mnist)"));
   sync->add_option("--delay-ms", options->delay_ms, "How late the slow rank is")->capture_default_str();
-  sync->add_option("--plot", options->plot, "Also draw loss against time into this page");
+  takes_path(sync->add_option("--plot", options->plot, "Also draw loss against time into this page"));
   sync->add_flag("--json", *json, "Print one JSON object a line");
   sync->callback([options, json, &chosen] {
     chosen = [options, json] {
+      if (!options->plot.empty()) prepare_output_file("--plot", options->plot);
       run_sync_bench(*options, [&](const SyncBenchLine& line) {
         std::cout << (*json ? line.json().dump() : line.brief()) << std::endl;
       });

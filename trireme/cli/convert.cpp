@@ -17,10 +17,10 @@ void add_convert(CLI::App& program, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = program.add_subcommand("convert", "Turn a checkpoint into Hugging Face's layout, or back");
   command->footer("Example: trireme convert runs/gpt-1 models/mine --max-shard-mb 2000");
-  command
-      ->add_option("source", options->from, "A run's folder (its newest checkpoint), a checkpoint, or Hugging Face's")
+  takes_path(command->add_option("source", options->from,
+                                 "A run's folder (its newest checkpoint), a checkpoint, or Hugging Face's"))
       ->required();
-  command->add_option("target", options->to, "The folder to make")->required();
+  takes_path(command->add_option("target", options->to, "The folder to make"))->required();
   command->add_option("--to", options->layout, "hf or trireme (default: the one that the source has not)")
       ->check(CLI::IsMember({"hf", "trireme"}));
   command

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/error.h"
 #include "trireme/base/units.h"
 #include "trireme/cli/command.h"
 #include "trireme/comm/cores.h"
@@ -60,7 +61,11 @@ std::vector<Finding> examine() {
   program("Slurm", "srun", "not found: only needed on Slurm clusters");
   found.push_back({"TensorBoard files", tensorboard_built(),
                    tensorboard_built() ? "built in" : "not built in: install libprotozero-dev and build again"});
-  found.push_back({"launcher", true, look_around().describe()});
+  try {
+    found.push_back({"launcher", true, look_around().describe()});
+  } catch (const Error& error) {
+    found.push_back({"launcher", false, error.what()});
+  }
   return found;
 }
 

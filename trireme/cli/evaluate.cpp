@@ -27,14 +27,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &chosen] {
     chosen = [options] {
-      std::vector<std::filesystem::path> from;
-      std::vector<std::string> overrides;
-      for (const auto& word : options->words) {
-        if (word.find('=') != std::string::npos)
-          overrides.push_back(word);
-        else
-          from.emplace_back(word);
-      }
+      const auto [from, overrides] = sorted(options->words);
       if (from.empty()) refuse("evaluate needs a checkpoint: a run's folder, or one of its checkpoints");
       const auto result = evaluate(from, overrides);
       std::cout << (options->json ? result.json().dump() + "\n" : result.brief()) << std::flush;

@@ -9,6 +9,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/base/paths.h"
+#include "trireme/base/words.h"
 #include "trireme/base/units.h"
 #include "trireme/cli/command.h"
 #include "trireme/fleet/report.h"
@@ -63,7 +65,8 @@ fleet::Workload read_workload(const FleetOptions& options, size_t load) {
     workload.jobs = fleet::read_jobs(options.trace);
     workload.owners = fleet::read_owners(options.trace);
     const auto count = static_cast<int64_t>(workload.jobs.size());
-    if (workload.window.second > count) refuse("--window {}: {} has {} jobs", options.window, options.trace, count);
+    if (workload.window.second > count)
+      refuse("--window {}: {} has {}", options.window, options.trace, counted(count, "job"));
     return workload;
   }
   workload.generator =
@@ -79,11 +82,12 @@ fleet::Workload read_workload(const FleetOptions& options, size_t load) {
 
 void add_common(CLI::App& command, FleetOptions& options) {
   auto& scheduler = options.simulation.scheduler;
-  command.add_option("trace", options.trace, "Jobs: a trace, or a YAML file");
-  command
-      .add_option("--cluster", options.cluster, "Devices: v100=12,p100=12, v100=3x4 (servers of four), or a YAML file")
+  takes_path(command.add_option("trace", options.trace, "Jobs: a trace, or a YAML file"));
+  takes_path(command.add_option("--cluster", options.cluster,
+                                "Devices: v100=12,p100=12, v100=3x4 (servers of four), or a YAML file"))
       ->required();
-  command.add_option("--throughputs", options.throughputs, "Steps a second: the published JSON, or a YAML file")
+  takes_path(
+      command.add_option("--throughputs", options.throughputs, "Steps a second: the published JSON, or a YAML file"))
       ->required();
   command.add_option("--generate", options.generate, "Draw jobs instead: mean seconds between arrivals, one or more")
       ->delimiter(',')
@@ -132,7 +136,7 @@ void warn_of_rejected(const fleet::SimulationResult& result) {
     if (rejected) log::warn("job {} is rejected: {}", job.name, job.reason);
     if (dropped) log::warn("job {} is dropped: five rounds in a row gave it fewer steps than devices", job.name);
   }
-  if (told > 5) log::warn("and {} more jobs", told - 5);
+  if (told > 5) log::warn("and {} more", counted(told - 5, "job"));
 }
 
 // Says every ten seconds how far it has come.
@@ -144,7 +148,7 @@ fleet::SimulationResult run_telling(fleet::Simulation& simulation, const std::st
     if (Clock::now() < next) return;
     next = Clock::now() + pause;
     const auto& scheduler = simulation.scheduler();
-    log::info("{}: {} jobs done, {} there, {} simulated", policy, scheduler.ended(), scheduler.active(),
+    log::info("{}: {} done, {} there, {} simulated", policy, counted(scheduler.ended(), "job"), scheduler.active(),
               human_seconds(scheduler.now_s()));
   });
 }
@@ -159,6 +163,7 @@ int run_simulate(const SimulateOptions& options) {
     simulation.failures.seed = simulation.scheduler.seed;
   }
   if (!options.report.empty()) {
+    prepare_output_file("--report", options.report);
     const auto [from_h, to_h] = read_range("--gantt", options.gantt);
     simulation.keep_samples = true;
     simulation.keep_spans = {3600 * from_h, 3600 * to_h};
@@ -204,7 +209,7 @@ void add_simulate(CLI::App& fleet_command, Action& chosen) {
       ->required()
       ->delimiter(',')
       ->allow_extra_args(false);
-  command->add_option("--report", options->report, "Also write a page with pictures into this HTML file");
+  takes_path(command->add_option("--report", options->report, "Also write a page with pictures into this HTML file"));
   command->add_option("--gantt", options->gantt, "Hours of which the page shows who ran where")->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object a policy");
   command->add_flag("--jct", options->jct, "With the completion time of every job");
@@ -230,8 +235,8 @@ nlohmann::ordered_json explained(const fleet::Scheduler::Explanation& it) {
 }
 
 void print_explained(const fleet::Scheduler::Explanation& it, bool full) {
-  std::cout << fmt::format("job {} ({}, {} {}, here for {}) {}\n", it.name, it.job_type, it.scale,
-                           it.scale == 1 ? "device" : "devices", human_seconds(it.age_s), it.sentence);
+  std::cout << fmt::format("job {} ({}, {}, here for {}) {}\n", it.name, it.job_type, counted(it.scale, "device"),
+                           human_seconds(it.age_s), it.sentence);
   if (!full) return;
   std::cout << fmt::format("  {:<10} {:>12} {:>8} {:>12} {:>12} {:>12} {:>10}\n", "type", "steps/s", "share",
                            "received", "deficit", "priority", "rank");
@@ -274,8 +279,8 @@ int run_explain(const ExplainOptions& options) {
     refuse("there is no job {} at {:.0f} s", options.job, simulation.scheduler().now_s());
   }
   if (!options.json) {
-    std::cout << fmt::format("{} jobs at {:.0f} s under {}\n", all.size(), simulation.scheduler().now_s(),
-                             simulation_options.scheduler.policy);
+    std::cout << fmt::format("{} at {:.0f} s under {}\n", counted(std::ssize(all), "job"),
+                             simulation.scheduler().now_s(), simulation_options.scheduler.policy);
   }
   return 0;
 }

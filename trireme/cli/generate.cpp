@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/paths.h"
 #include "trireme/cli/command.h"
 #include "trireme/train/generate.h"
 
@@ -17,7 +18,8 @@ void add_generate(CLI::App& program, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = program.add_subcommand("generate", "Sample text from a trained model");
   command->footer("Example: trireme generate runs/gpt-1 --prompt 'In the beginning' --tokens 200");
-  command->add_option("run", options->from, "A run's folder (its newest checkpoint), a checkpoint, or Hugging Face's")
+  takes_path(command->add_option("run", options->from,
+                                 "A run's folder (its newest checkpoint), a checkpoint, or Hugging Face's"))
       ->required();
   command->add_option("--prompt", options->generate.prompt, "Text to go on from");
   command->add_option("--ids", options->generate.ids, "Tokens to go on from, by number: 464,2057")->delimiter(',');
@@ -31,12 +33,13 @@ void add_generate(CLI::App& program, Action& chosen) {
       ->capture_default_str()
       ->check(at_least(0));
   command->add_option("--seed", options->generate.seed, "Which sample")->capture_default_str();
-  command->add_option("--logits", options->generate.logits,
-                      "Also write the model's answers to the prompt into this file (safetensors)");
+  takes_path(command->add_option("--logits", options->generate.logits,
+                                 "Also write the model's answers to the prompt into this file (safetensors)"));
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &chosen] {
     chosen = [options] {
       const auto& wanted = options->generate;
+      if (!wanted.logits.empty()) prepare_output_file("--logits", wanted.logits);
       const auto result = generate(options->from, wanted);
       const bool text = !result.text.empty();
       if (options->json) {

@@ -7,7 +7,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/paths.h"
 #include "trireme/cli/command.h"
+#include "trireme/device/foreign_error.h"
 #include "trireme/version.h"
 
 namespace trireme {
@@ -25,6 +27,32 @@ CLI::Validator at_least(double lowest) {
     return good ? std::string() : fmt::format("must be a number of at least {}, not {}", lowest, text);
   };
   return CLI::Validator(check, fmt::format(">={}", lowest), "at least");
+}
+
+CLI::Option* takes_path(CLI::Option* option) {
+  const auto expand = [](std::string& text) {
+    text = expand_home(text).string();
+    return std::string();
+  };
+  return option->transform(CLI::Validator(expand, "", "path"));
+}
+
+Words sorted(const std::vector<std::string>& words) {
+  Words found;
+  for (const auto& word : words) {
+    if (word.find('=') != std::string::npos) {
+      found.overrides.push_back(word);
+    } else {
+      found.paths.push_back(expand_home(word));
+    }
+  }
+  return found;
+}
+
+void check_configurations(const std::vector<std::filesystem::path>& files) {
+  for (const auto& file : files) {
+    if (!std::filesystem::exists(file)) refuse_missing(file, "configuration file (settings are written key=value)");
+  }
 }
 
 namespace {
@@ -100,11 +128,11 @@ int main(int argc, char** argv) {
   int status = 1;
   try {
     status = trireme::run(argc, argv);
-  } catch (const trireme::Error& error) {
-    trireme::log::error("{}", error.what());
+  } catch (...) {
+    const auto [error, out_of_memory] = trireme::explain(std::current_exception());
+    trireme::log::error("{}{}", error.what(),
+                        out_of_memory ? ". Free some memory, or take a machine that has more" : "");
     status = error.exit_status();
-  } catch (const std::exception& error) {
-    trireme::log::error("{}", error.what());
   }
   trireme::log::end(status);
   return status;

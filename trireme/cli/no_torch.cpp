@@ -1,8 +1,11 @@
 // Takes the place of the commands that need LibTorch where the program is built without it, as on a head node.
 #include "trireme/base/error.h"
 #include "trireme/cli/command.h"
+#include "trireme/device/foreign_error.h"
 
 namespace trireme {
+
+Explained explain(const std::exception_ptr& thrown) { return explain_standard(thrown); }
 
 namespace {
 

@@ -22,16 +22,10 @@ int run_sweep(Options& options) {
   const auto around = look_around();
   if (around.launcher != Launcher::nobody)
     refuse("a sweep starts its own runs, and this one was {}: start it by itself", around.describe());
-  for (const auto& word : options.words) {
-    if (word.find('=') != std::string::npos)
-      wanted.overrides.push_back(word);
-    else
-      wanted.files.emplace_back(word);
-  }
-  for (const auto& file : wanted.files) {
-    if (!std::filesystem::exists(file))
-      refuse("{}: there is no such configuration file (settings are written key=value)", file.string());
-  }
+  const auto words = sorted(options.words);
+  check_configurations(words.paths);
+  wanted.files = words.paths;
+  wanted.overrides = words.overrides;
   const auto name = wanted.files.empty() ? std::string("sweep") : wanted.files.front().stem().string();
   wanted.folder =
       options.folder.empty() ? std::filesystem::path("sweeps") / name : std::filesystem::path(options.folder);
@@ -67,7 +61,8 @@ void add_sweep(CLI::App& program, Action& chosen) {
   command->add_option("--best", sweep.best, "What is compared: eval_loss, eval_accuracy or loss")
       ->capture_default_str()
       ->check(CLI::IsMember({"eval_loss", "eval_accuracy", "loss"}));
-  command->add_option("--out", options->folder, "Folder of the sweep (default: sweeps/NAME of the configuration)");
+  takes_path(
+      command->add_option("--out", options->folder, "Folder of the sweep (default: sweeps/NAME of the configuration)"));
   command->add_flag("--keep-all", sweep.keep_all, "Keep the checkpoints of all points, not only of the best");
   command->add_flag("--resume", sweep.resume, "Go on with a sweep that was stopped: what is done is not run again");
   command->add_flag("--json", options->json, "Print the result as one JSON object, and no progress");

@@ -4,6 +4,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/paths.h"
+#include "trireme/base/words.h"
 #include "trireme/cli/command.h"
 #include "trireme/comm/core_sharing.h"
 #include "trireme/comm/cores.h"
@@ -30,31 +32,22 @@ struct Request {
 
 Request read(const TrainOptions& options) {
   Request request;
-  std::vector<std::filesystem::path> files;
-  std::vector<std::string> overrides;
-  for (const auto& word : options.words) {
-    if (word.find('=') != std::string::npos) {
-      overrides.push_back(word);
-    } else {
-      files.emplace_back(word);
-    }
-  }
+  auto [files, overrides] = sorted(options.words);
   request.run.resume = options.resume || !options.from.empty();
   request.run.resume_from = options.from;
   request.run.quiet = options.json;
   if (!options.from.empty() && !std::filesystem::exists(options.from)) {
-    refuse("--from {} does not exist: give a run's folder or a checkpoint", options.from);
+    const auto link = dangling_link(options.from);
+    refuse("--from {}: give a run's folder or a checkpoint", link.empty() ? options.from + " does not exist" : link);
   }
   if (files.empty() && !options.from.empty()) {
     const std::filesystem::path from(options.from);
     files.push_back((std::filesystem::exists(from / "manifest.json") ? from.parent_path().parent_path() : from) /
                     "config.yaml");
   }
-  for (const auto& file : files) {
-    if (std::filesystem::exists(file)) continue;
-    if (!options.from.empty()) refuse("--from {} holds no run: there is no {}", options.from, file.string());
-    refuse("{}: there is no such configuration file (settings are written key=value)", file.string());
-  }
+  if (!options.from.empty() && options.words.empty() && !std::filesystem::exists(files.front()))
+    refuse("--from {} holds no run: there is no {}", options.from, files.front().string());
+  check_configurations(files);
   if (!files.empty()) request.run.name = files.front().stem().string();
   request.config = load_config(files, overrides);
   return request;
@@ -124,13 +117,14 @@ int run_train(const TrainOptions& options) {
   if (ranks == 1 || options.threads) return train_here(options, around);
   check_run(request.config, ranks);
   if (ranks > usable_cores() && request.config.train.device == DeviceKind::cpu) {
-    log::info("{} ranks share {} cores: they will take turns", ranks, usable_cores());
+    log::info("{} ranks share {}: they will take turns", ranks, counted(usable_cores(), "core"));
   }
   LaunchOptions launch_options;
   launch_options.ranks = ranks;
   launch_options.mpirun = request.config.comm.transport == TransportKind::mpi;
   launch_options.threads_per_rank = threads_per_rank(request.config, ranks);
   launch_options.arguments = command_line();
+  launch_options.advice = "; continue it with --resume";
   if (!options.json) log::info("starting {} ranks{}", ranks, launch_options.mpirun ? " by mpirun" : " on this host");
   return launch(launch_options);
 }
@@ -148,7 +142,7 @@ void add_train(CLI::App& program, Action& chosen) {
       ->check(at_least(1));
   command->add_flag("--resume", options->resume,
                     "Continue the newest run of this configuration from its newest checkpoint");
-  command->add_option("--from", options->from, "Continue this run (its folder) or this checkpoint");
+  takes_path(command->add_option("--from", options->from, "Continue this run (its folder) or this checkpoint"));
   command->add_flag("--threads", options->threads, "Make the ranks threads of one process");
   command->add_flag("--dry-run", options->dry_run, "Check everything and say what the run would be, without training");
   command->add_flag("--json", options->json, "Print the result as one JSON object, and no progress");

@@ -7,12 +7,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/base/words.h"
 #include "trireme/comm/core_sharing.h"
 #include "trireme/comm/process.h"
 #include "trireme/observe/board.h"
@@ -44,21 +45,26 @@ struct Job {
   int exit_status = 0;
   int64_t kill_at_ns = 0;
   bool logs = false;  // what is said here stands in the run's log.txt
+  std::string advice;
 
   // mpirun does not take its ranks along: they are on the board.
   void kill_all() {
     for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
     for (int i = 0; i < board->ranks(); ++i) kill_rank(*board, board->slot(i).pid.load());
   }
-};
 
-// By SIGSTOP or the like.
-bool is_stopped(pid_t pid) {
-  std::ifstream stream(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(stream, line);
-  return line.find(") T ") != std::string::npos;
-}
+  // Of mpirun's ranks those that are on the board; mpirun itself only waits for them.
+  std::vector<pid_t> ranks_here() const {
+    std::set<pid_t> found;
+    for (const auto& [pid, rank] : running) {
+      if (rank >= 0) found.insert(pid);
+    }
+    for (int i = 0; i < board->ranks(); ++i) {
+      if (const int pid = board->slot(i).pid.load(); pid > 0) found.insert(pid);
+    }
+    return {found.begin(), found.end()};
+  }
+};
 
 std::vector<std::string> mpirun_command(const LaunchOptions& options, const std::string& program) {
   // Its own messages are hidden (-q): ours say more. When a rank dies, or this launcher, mpirun waits for as many
@@ -111,7 +117,13 @@ void start_ranks(Job& job, const LaunchOptions& options) {
   }
 }
 
+void pause(Job& job) {
+  const double seconds = suspend_together(job.ranks_here());
+  if (job.kill_at_ns != 0) job.kill_at_ns += static_cast<int64_t>(seconds * second_ns);
+}
+
 void ask_to_stop(Job& job, int signal) {
+  if (signal == SIGTSTP) return pause(job);
   if (job.stop_signal != 0) {
     log::warn("asked to stop again: leaving at once, without saving");
     job.stopped_twice = true;
@@ -149,7 +161,7 @@ void ended(Job& job, pid_t pid, int status) {
     const auto message =
         fmt::format("rank {} (process {}) {}; its last operation: {}", rank, pid, how, slot.last_operation());
     if (job.board->claim_fault(rank, WIFSIGNALED(status) ? 1 : code, message)) {
-      log::error("{}. The job ends; continue it with --resume", message);
+      log::error("{}. The job ends{}", message, job.advice);
     }
   }
   if (rank < 0 && !job.board->faulted()) {
@@ -174,29 +186,21 @@ void help_to_end(Job& job) {
   }
 }
 
-std::filesystem::path shared_log(const Board& board) { return board.path().string() + ".log"; }
-
 // As soon as the first rank has said where it is.
 void join_log(Job& job) {
   if (job.logs) return;
-  std::ifstream stream(shared_log(*job.board));
-  std::string path;
-  if (!std::getline(stream, path)) return;
+  const auto path = job.board->announced_log();
+  if (path.empty()) return;
   log::set_file(path);
   job.logs = true;
-  std::error_code ignored;
-  std::filesystem::remove(shared_log(*job.board), ignored);
 }
 
 }  // namespace
 
-void share_log(const Board& board, const std::filesystem::path& log) {
-  write_atomically(shared_log(board), log.string() + "\n");
-}
-
 int launch(const LaunchOptions& options) {
   Segment::sweep();
   Job job;
+  job.advice = options.advice;
   job.board = Board::create(options.ranks);
 
   const Signals signals;
@@ -209,7 +213,7 @@ int launch(const LaunchOptions& options) {
                  });
     if (job.board->faulted()) help_to_end(job);
     if (job.kill_at_ns != 0 && monotonic_ns() > job.kill_at_ns) {
-      log::warn("{} process(es) did not end by themselves: killed", job.running.size());
+      log::warn("{} did not end by themselves: killed", counted(std::ssize(job.running), "process", "processes"));
       job.kill_all();
       job.kill_at_ns = monotonic_ns() + patience_ns;
     }

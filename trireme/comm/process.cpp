@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 
 #include "trireme/base/error.h"
@@ -91,10 +92,51 @@ bool has_environment(pid_t process, const std::string& name, const std::string& 
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
+namespace {
+
+// As /proc says it: R, S, D, T (stopped), Z (ended); a space where there is no such process.
+char state_of(pid_t pid) {
+  std::ifstream stream(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(stream, line);
+  const auto name_end = line.rfind(") ");
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? ' ' : line[name_end + 2];
+}
+
+bool still_runs(pid_t pid) {
+  const char state = state_of(pid);
+  return state != 'T' && state != 'Z' && state != ' ';
+}
+
+}  // namespace
+
+bool is_stopped(pid_t pid) { return state_of(pid) == 'T'; }
+
+double suspend_together(const std::vector<pid_t>& processes) {
+  constexpr int patience_ms = 2000;
+  for (const pid_t pid : processes) ::kill(pid, SIGTSTP);
+  // Those that have processes of their own stop these first. Who continued one before it has stopped would lose it.
+  int waited_ms = 0;
+  for (const pid_t pid : processes) {
+    for (; still_runs(pid) && waited_ms < patience_ms; ++waited_ms) usleep(1000);
+    ::kill(pid, SIGSTOP);
+  }
+  timespec before{}, after{};
+  clock_gettime(CLOCK_MONOTONIC, &before);
+  ::raise(SIGSTOP);
+  clock_gettime(CLOCK_MONOTONIC, &after);
+  for (const pid_t pid : processes) ::kill(pid, SIGCONT);
+  return static_cast<double>(after.tv_sec - before.tv_sec) + 1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+}
+
 Signals::Signals() {
   sigset_t watched;
   sigemptyset(&watched);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&watched, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCHLD}) {
+    struct sigaction before{};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler != SIG_IGN || signal == SIGCHLD) sigaddset(&watched, signal);
+  }
   sigprocmask(SIG_BLOCK, &watched, nullptr);
   descriptor_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   if (descriptor_ < 0) fail_errno("signalfd");

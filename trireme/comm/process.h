@@ -30,7 +30,15 @@ bool has_environment(pid_t process, const std::string& name, const std::string& 
 // This program's own file.
 std::string own_program();
 
-// From now on signals that end programs, and children's ends, are heard here and nowhere else. Make it before there are
+// Whether a process is stopped, as by SIGSTOP or ctrl-Z.
+bool is_stopped(pid_t pid);
+
+// What ctrl-Z means for a program with processes in groups of their own, which the terminal does not reach: stops them,
+// then this one, and lets all go on when this one is continued (fg). Returns after that, with the seconds in between.
+double suspend_together(const std::vector<pid_t>& processes);
+
+// From now on signals that end or stop programs, and children's ends, are heard here and nowhere else, unless this
+// program was started with a signal ignored (nohup). Make it before there are
 // other threads, which would still hear them. It ends with the program: what comes after it finds a program that
 // leaves.
 class Signals {
@@ -40,8 +48,8 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  // Waits half a second at most. Calls `asked` with each signal that asks to stop, then `ended` with each child that
-  // has ended and its status.
+  // Waits half a second at most. Calls `asked` with each signal that asks to end or to pause (SIGTSTP, see
+  // suspend_together), then `ended` with each child that has ended and its status.
   void wait(const std::function<void(int signal)>& asked, const std::function<void(pid_t, int status)>& ended) const;
 
  private:

@@ -153,7 +153,10 @@ class SharedTransport final : public Transport {
     meeting_.meet();  // everybody has read it: the next call may write there again
     if (failed < 0) return;
     const auto why = failed == rank_ ? problem : "its own message says why";
-    fail("rank {} could not {} ({}); free some of /dev/shm, or use comm.transport=mpi", failed, what, why);
+    fail(
+        "rank {} could not {} ({}); free some of /dev/shm, or let messages go by MPI (trireme train: "
+        "comm.transport=mpi, bench comm: --transport mpi)",
+        failed, what, why);
   }
 
   // Names of segments that this rank has made, in the exhibit of the current call; and what another one shows.

@@ -13,6 +13,7 @@
 #include "trireme/base/log.h"
 #include "trireme/base/random.h"
 #include "trireme/comm/cores.h"
+#include "trireme/comm/fault.h"
 #include "trireme/comm/nccl.h"
 #include "trireme/comm/shared_transport.h"
 #include "trireme/device/device.h"
@@ -46,6 +47,54 @@ int number(const char* name, int otherwise) {
   return static_cast<int>(value);
 }
 
+// A launcher's marks: the environment variables by which it says who this process is.
+struct Marks {
+  const char *who, *rank, *size, *local_rank, *local_size;
+};
+
+constexpr Marks our_marks{"trireme", "TRIREME_RANK", "TRIREME_RANKS", nullptr, nullptr};
+constexpr Marks mpirun_marks{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Marks torchrun_marks{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+
+// All of a launcher's marks or an error: a process that guessed who it is would train a model of its own.
+void read_marks(const Marks& marks, Surroundings& found) {
+  const auto required = [&](const char* name) {
+    if (environment(name).empty())
+      refuse("{} started this process, but the environment variable {} is missing", marks.who, name);
+    return number(name, 0);
+  };
+  const auto place = [&](const char* rank_name, const char* size_name, int& rank, int& size) {
+    rank = required(rank_name);
+    size = required(size_name);
+    if (rank >= size) refuse("{} = {} must be below {} = {}", rank_name, rank, size_name, size);
+  };
+  place(marks.rank, marks.size, found.rank, found.size);
+  found.local_rank = found.rank;
+  found.local_size = found.size;
+  if (marks.local_rank) place(marks.local_rank, marks.local_size, found.local_rank, found.local_size);
+}
+
+// Marks of a launcher that is not among ours, or was not there as a whole: as many processes as it names would each
+// train the whole model.
+void refuse_partial_marks() {
+  const auto what = [](const std::string& marks) {
+    refuse(
+        "{}: this process seems to be one of several, and no launcher that is known here has started it. Start with "
+        "trireme train --ranks N, mpirun, srun or torchrun, or unset these environment variables",
+        marks);
+  };
+  for (const char* size : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE", "WORLD_SIZE"}) {
+    if (number(size, 1) > 1) what(fmt::format("{} = {}", size, environment(size)));
+  }
+  const bool alone = environment("WORLD_SIZE") == "1";
+  for (const char* rank : {"RANK", "LOCAL_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}) {
+    const auto value = environment(rank);
+    const bool first = value == "0" && (alone || environment("PMI_SIZE") == "1");
+    if (!value.empty() && !first) what(fmt::format("{} = {}", rank, value));
+  }
+}
+
 // A world of one: nothing to carry.
 class LonelyTransport final : public Transport {
  public:
@@ -76,39 +125,39 @@ Surroundings look_around() {
   found.ours = !environment("TRIREME_BOARD").empty();
   if (!environment("TRIREME_RANK").empty()) {
     found.launcher = Launcher::trireme;
-    found.rank = found.local_rank = number("TRIREME_RANK", 0);
-    found.size = found.local_size = number("TRIREME_RANKS", 1);
+    read_marks(our_marks, found);
     found.job = environment("TRIREME_BOARD");
     return found;
   }
   const bool mpirun = !environment("OMPI_COMM_WORLD_SIZE").empty();
-  const bool torchrun = !environment("TORCHELASTIC_RUN_ID").empty() && !environment("WORLD_SIZE").empty();
+  const bool torchrun = !environment("TORCHELASTIC_RUN_ID").empty();
   if (mpirun && torchrun && number("OMPI_COMM_WORLD_SIZE", 1) != number("WORLD_SIZE", 1)) {
     refuse("mpirun says that there are {} ranks and torchrun says {}: start with one of them",
            environment("OMPI_COMM_WORLD_SIZE"), environment("WORLD_SIZE"));
   }
   if (mpirun) {
     found.launcher = Launcher::mpirun;
-    found.rank = number("OMPI_COMM_WORLD_RANK", 0);
-    found.size = number("OMPI_COMM_WORLD_SIZE", 1);
-    found.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
-    found.local_size = number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    read_marks(mpirun_marks, found);
   } else if (!environment("SLURM_STEP_ID").empty() && number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) > 1) {
     found.launcher = Launcher::srun;
-    found.rank = number("SLURM_PROCID", 0);
     found.size = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1));
+    for (const char* name : {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_ID"}) {
+      if (environment(name).empty())
+        refuse("srun started this process, but the environment variable {} is missing", name);
+    }
+    found.rank = number("SLURM_PROCID", 0);
+    if (found.rank >= found.size) refuse("SLURM_PROCID = {}, but the step has {} tasks", found.rank, found.size);
     found.local_rank = number("SLURM_LOCALID", 0);
     // "4(x2),3" tasks on each node; all nodes of a step together hold `size` of them.
     found.local_size = number("SLURM_STEP_NUM_NODES", number("SLURM_NNODES", 1)) == 1 ? found.size : 0;
     found.job = fmt::format("slurm-{}-{}", environment("SLURM_JOB_ID"), environment("SLURM_STEP_ID"));
   } else if (torchrun) {
     found.launcher = Launcher::torchrun;
-    found.rank = number("RANK", 0);
-    found.size = number("WORLD_SIZE", 1);
-    found.local_rank = number("LOCAL_RANK", 0);
-    found.local_size = number("LOCAL_WORLD_SIZE", 1);
+    read_marks(torchrun_marks, found);
     found.job = fmt::format("torchrun-{}-{}-{}", environment("TORCHELASTIC_RUN_ID"), environment("MASTER_PORT"),
                             environment("TORCHELASTIC_RESTART_COUNT"));
+  } else {
+    refuse_partial_marks();
   }
   return found;
 }
@@ -264,17 +313,8 @@ void World::announce(const std::exception_ptr& error) {
     return communicator().abort();
   }
   if (size() == 1) return;
-  int exit_status = 1;
-  std::string message;
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    exit_status = known.exit_status();
-    message = known.what();
-  } catch (const std::exception& foreign) {
-    message = foreign.what();
-  }
-  if (board_->claim_fault(rank(), exit_status, message)) log::error("{}", message);
+  const auto known = fault_of(error, board_->slot(local_rank_));
+  if (board_->claim_fault(rank(), known.exit_status(), known.what())) log::error("{}", known.what());
 }
 
 double World::own_cores() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 #include "trireme/data/image_set.h"
 #include "trireme/data/synthetic.h"
 #include "trireme/data/text_file.h"
@@ -43,7 +44,7 @@ int64_t Slice::learnt_targets(std::span<const int64_t> samples) const { return w
 
 std::string Slice::describe() const {
   if (count_ == whole_->size()) return whole_->describe();
-  return fmt::format("{} samples from sample {} of {}", count_, first_, whole_->describe());
+  return fmt::format("{} from sample {} of {}", counted(count_, "sample"), first_, whole_->describe());
 }
 
 Split split(std::shared_ptr<const Dataset> whole, double fraction) {
@@ -53,7 +54,8 @@ Split split(std::shared_ptr<const Dataset> whole, double fraction) {
   const int64_t size = whole->size();
   const int64_t held_out = fraction == 0 ? 0 : std::max<int64_t>(1, std::llround(fraction * static_cast<double>(size)));
   const int64_t kept = size - held_out;
-  if (kept == 0) refuse("holding out {} of {} samples for validation leaves none to train on", held_out, size);
+  if (kept == 0)
+    refuse("holding out {} of {} for validation leaves none to train on", held_out, counted(size, "sample"));
 
   Split parts;
   parts.train = std::make_unique<Slice>(whole, 0, kept);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 
 namespace trireme {
 
@@ -101,8 +102,8 @@ at::Tensor ImageSet::decode(const at::Tensor& inputs) const {
 }
 
 std::string ImageSet::describe() const {
-  return fmt::format("{}: {} images of {} x {} pixels, {} channel(s), {} classes{}", images_.source, images_.count(),
-                     images_.size, images_.size, images_.channels, classes_,
+  return fmt::format("{}: {} of {} x {} pixels, {}, {} classes{}", images_.source, counted(images_.count(), "image"),
+                     images_.size, images_.size, counted(images_.channels, "channel"), classes_,
                      augmentation_ ? ", cropped and flipped" : "");
 }
 
@@ -110,8 +111,8 @@ Split open_images(const DataOptions& options) {
   auto folder = read_images(options.path);
   const auto check = [&](const LabelledImages& images) {
     if (images.size == options.image && images.channels == options.channels) return;
-    refuse("{}: images of {} x {} pixels and {} channel(s) do not fit model.image = {} and model.channels = {}",
-           images.source, images.size, images.size, images.channels, options.image, options.channels);
+    refuse("{}: images of {} x {} pixels and {} do not fit model.image = {} and model.channels = {}", images.source,
+           images.size, images.size, counted(images.channels, "channel"), options.image, options.channels);
   };
   check(folder.train);
   const auto statistics = statistics_of(folder.train);

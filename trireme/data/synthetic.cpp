@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/data/token_samples.h"
 
 namespace trireme {
@@ -57,7 +58,8 @@ Batch SyntheticTokens::get(std::span<const int64_t> samples) const {
 }
 
 std::string SyntheticTokens::describe() const {
-  return fmt::format("synthetic tokens: a Markov chain over {} tokens, {} samples of {}", vocab_, samples_, context_);
+  return fmt::format("synthetic tokens: a Markov chain over {}, {} of {}", counted(vocab_, "token"),
+                     counted(samples_, "sample"), context_);
 }
 
 SyntheticVectors::SyntheticVectors(int64_t samples, int64_t features, int64_t classes, uint64_t seed)
@@ -99,8 +101,8 @@ Batch SyntheticVectors::get(std::span<const int64_t> samples) const {
 }
 
 std::string SyntheticVectors::describe() const {
-  return fmt::format("synthetic vectors: {} features in {} classes by a linear teacher, {} samples", features_,
-                     classes_, samples_);
+  return fmt::format("synthetic vectors: {} in {} classes by a linear teacher, {}", counted(features_, "feature"),
+                     classes_, counted(samples_, "sample"));
 }
 
 SyntheticImages::SyntheticImages(int64_t samples, int64_t channels, int64_t size, int64_t classes, uint64_t seed)
@@ -154,8 +156,8 @@ at::Tensor SyntheticImages::decode(const at::Tensor& inputs) const {
 }
 
 std::string SyntheticImages::describe() const {
-  return fmt::format("synthetic images: {} x {} pixels, {} channel(s), {} classes, {} samples", size_, size_, channels_,
-                     classes_, samples_);
+  return fmt::format("synthetic images: {} x {} pixels, {}, {} classes, {}", size_, size_,
+                     counted(channels_, "channel"), classes_, counted(samples_, "sample"));
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #include "trireme/data/text_file.h"
 
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/data/token_samples.h"
 
 namespace trireme {
@@ -24,8 +25,8 @@ Batch TextFile::get(std::span<const int64_t> samples) const {
 }
 
 std::string TextFile::describe() const {
-  return fmt::format("{}: {} of text, a token a byte, {} samples of {}", name_,
-                     human_bytes(static_cast<double>(tokens().size())), samples_, context_);
+  return fmt::format("{}: {} of text, a token a byte, {} of {}", name_,
+                     human_bytes(static_cast<double>(tokens().size())), counted(samples_, "sample"), context_);
 }
 
 }  // namespace trireme

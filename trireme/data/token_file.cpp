@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/data/token_samples.h"
 
 namespace trireme {
@@ -187,9 +188,9 @@ Batch TokenFile::get(std::span<const int64_t> samples) const {
 
 std::string TokenFile::describe() const {
   const size_t tokens = std::visit([](auto tokens) { return tokens.size(); }, tokens_);
-  auto text = fmt::format("{}: {} tokens ({}) of a vocabulary of {}, {} samples of {}", name_,
-                          human_count(static_cast<double>(tokens)), tokens_.index() == 0 ? "uint16" : "uint32", vocab_,
-                          samples_, context_);
+  auto text =
+      fmt::format("{}: {} tokens ({}) of a vocabulary of {}, {} of {}", name_, human_count(static_cast<double>(tokens)),
+                  tokens_.index() == 0 ? "uint16" : "uint32", vocab_, counted(samples_, "sample"), context_);
   if (separator_ >= 0) text += fmt::format(", documents that begin with {}", separator_);
   if (mask_) text += fmt::format(", learnt where {} says so", mask_name_);
   return text;

@@ -70,7 +70,8 @@ Executor::Progress Executor::run_one() {
   const size_t place = ready_.empty() ? Schedule::none : schedule_->choose(ready_, state_);
   if (place == Schedule::none) {
     if (wires_in_flight_ > 0) return Progress::waiting;
-    fail("the step cannot end: {} tasks wait for signals that nothing is left to give", remaining_);
+    fail("the step cannot end: {} for signals that nothing is left to give",
+         remaining_ == 1 ? "1 task waits" : fmt::format("{} tasks wait", remaining_));
   }
   const TaskId task = ready_ids_[place];
   ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(place));

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 #include "trireme/fleet/scheduler.h"
 
 namespace trireme::fleet {
@@ -33,7 +34,7 @@ double Scheduler::rate_on(const Job& job, int kind, size_t type) const {
 // Empty when the job can run.
 std::string Scheduler::impossible(const Job& job, int kind) const {
   if (kind < 0)
-    return fmt::format("{} has no throughput of \"{}\" on {} devices", table_.source(), job.type, job.scale);
+    return fmt::format("{} has no throughput of \"{}\" on {}", table_.source(), job.type, counted(job.scale, "device"));
   double best = 0;
   bool fits = false, runs = false;
   for (size_t type = 0; type < cluster_.types.size(); ++type) {
@@ -43,12 +44,15 @@ std::string Scheduler::impossible(const Job& job, int kind) const {
     runs = runs || rate > 0;
     if (fits_here) best = std::max(best, rate);
   }
-  if (!fits) return fmt::format("it wants {} devices of one type, and the cluster is {}", job.scale, cluster_.brief());
+  if (!fits)
+    return fmt::format("it wants {} of one type, and the cluster is {}", counted(job.scale, "device"),
+                       cluster_.brief());
   if (!runs && job.memory_gb > 0) {
     return fmt::format("it needs {} GB of each device, and no type on which it can run has so much", job.memory_gb);
   }
   if (!runs) return fmt::format("its throughput is 0 on every type of the cluster ({})", cluster_.brief());
-  if (best == 0) return fmt::format("no type on which it can run has {} devices ({})", job.scale, cluster_.brief());
+  if (best == 0)
+    return fmt::format("no type on which it can run has {} ({})", counted(job.scale, "device"), cluster_.brief());
   const double alone_s = job.steps / best;
   const double deadline_s = job.slo > 0 ? std::min(job.deadline_s, job.slo * alone_s) : job.deadline_s;
   if (!options_.reference && alone_s > deadline_s) {

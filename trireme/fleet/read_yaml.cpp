@@ -9,6 +9,8 @@
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
+#include "trireme/base/yaml_error.h"
 #include "trireme/fleet/jobs.h"
 #include "trireme/fleet/text_file.h"
 
@@ -98,7 +100,7 @@ struct File {
     try {
       top = YAML::Load(text);
     } catch (const YAML::Exception& error) {
-      refuse("{}:{}: not valid YAML: {}", name, error.mark.line + 1, error.msg);
+      refuse_yaml(name, text, error);
     }
     Place all{name, top, ""};
     if (!top.IsMap()) refuse("{}: must be a map of {}", name, fmt::join(file_keys, ", "));
@@ -190,7 +192,7 @@ void read_together(const Place& place, Throughputs& table) {
   for (int i = 0; i < 2; ++i) {
     kinds[i] = table.find_kind(jobs[i].text(), scale);
     if (kinds[i] < 0)
-      jobs[i].refuse_it(fmt::format("= {} has no throughput alone on {} devices", jobs[i].text(), scale));
+      jobs[i].refuse_it(fmt::format("= {} has no throughput alone on {}", jobs[i].text(), counted(scale, "device")));
   }
   for (const auto& [device, rates] : place.entries()) {
     if (device == "jobs" || device == "devices") continue;

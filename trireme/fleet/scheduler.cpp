@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 
 namespace trireme::fleet {
 
@@ -184,13 +185,15 @@ std::string Scheduler::why_stuck() const {
   std::string names;
   for (size_t i = 0; i < jobs_.size() && i < 5; ++i) {
     const auto& job = jobs_[i];
-    names +=
-        fmt::format("{}{} ({} devices)", i == 0 ? "" : ", ", ledger_.jobs[static_cast<size_t>(job.id)].name, job.scale);
+    names += fmt::format("{}{} ({})", i == 0 ? "" : ", ", ledger_.jobs[static_cast<size_t>(job.id)].name,
+                         counted(job.scale, "device"));
   }
   return fmt::format(
-      "at {:.0f} s nothing runs and nothing is to come, but {} jobs are left: {}{}; policy {} gives them no device on "
-      "which they can run",
-      now_s_, jobs_.size(), names, jobs_.size() > 5 ? ", …" : "", info_.name);
+      "at {:.0f} s nothing runs and nothing is to come, but {} left: {}{}; policy {} gives them no device on which "
+      "they "
+      "can run",
+      now_s_, jobs_.size() == 1 ? "1 job is" : fmt::format("{} jobs are", jobs_.size()), names,
+      jobs_.size() > 5 ? ", …" : "", info_.name);
 }
 
 }  // namespace trireme::fleet

@@ -143,6 +143,12 @@ void SimulatedWorld::end(int number, double at_s, bool device_lost, Happening& h
       ended.steps[which] = std::min(steps, lease.steps[which]);
     }
   }
+  if (ended.steps[0] > 0 || ended.steps[1] > 0) {
+    fruitless_ = {0, 0, at_s};
+  } else {
+    ++fruitless_.leases;
+    fruitless_.lost += device_lost;
+  }
   running.runs = false;
   --runs_;
   if (options_.failures.any()) {

@@ -43,6 +43,13 @@ class SimulatedWorld final : public World {
   double restart_total_s() const { return restart_total_s_; }
   double lost_total_s() const { return lost_total_s_; }
 
+  // Leases that have ended without a step since the last one of which a step was kept.
+  struct Fruitless {
+    int64_t leases = 0, lost = 0;  // in all, and by failures
+    double since_s = 0;
+  };
+  const Fruitless& fruitless() const { return fruitless_; }
+
  private:
   struct Running {
     double first_step_s = 0;
@@ -69,6 +76,7 @@ class SimulatedWorld final : public World {
   std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
   std::vector<int> lease_on_;  // by device, -1: none
   double restart_total_s_ = 0, lost_total_s_ = 0;
+  Fruitless fruitless_;
 };
 
 }  // namespace trireme::fleet

@@ -81,9 +81,24 @@ bool Simulation::done() {
   return scheduler_.ended() == all;
 }
 
+// Jobs whose devices fail before a round ends, or that are restarted for longer than a round, may begin for ever anew.
+void Simulation::check_progress() const {
+  constexpr int64_t most_leases = 1000;
+  constexpr double most_rounds = 100;  // one failure may end very many leases at once
+  const auto& [leases, lost, since_s] = world_.fruitless();
+  const double round_s = options_.scheduler.round_s, passed_s = scheduler_.now_s() - since_s;
+  if (options_.scheduler.reference || leases < most_leases || passed_s < most_rounds * round_s) return;
+  refuse(
+      "no job has kept a step since {:.0f} s, now at {:.0f} s: {} leases in a row ended before that, {} of them by "
+      "failures. A round lasts {} s and a restart {} s: give longer mean times in --failures, or a --round-s that is "
+      "well above --restart-s",
+      since_s, scheduler_.now_s(), leases, lost, round_s, options_.restart_s);
+}
+
 void Simulation::turn() {
   scheduler_.turn(world_);
   if (scheduler_.stuck()) fail("{}", scheduler_.why_stuck());
+  check_progress();
   const auto drawn = static_cast<int64_t>(scheduler_.ledger().jobs.size());
   if (workload_.generator && workload_.count == 0 && drawn >= most_generated(workload_)) {
     fail(

@@ -61,6 +61,7 @@ class Simulation {
 
   bool done();
   void turn();
+  void check_progress() const;
   void run_until(double at_s);
   SimulationResult run(const std::function<void()>& after_turn = {});
   Scheduler& scheduler() { return scheduler_; }

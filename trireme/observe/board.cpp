@@ -13,7 +13,7 @@
 namespace trireme {
 
 namespace {
-constexpr uint64_t board_magic = 0x3230656d65726974ULL;  // "tireme02"
+constexpr uint64_t board_magic = 0x3330656d65726974ULL;  // "tireme03"
 }
 
 struct alignas(128) Board::Header {
@@ -28,6 +28,8 @@ struct alignas(128) Board::Header {
   int32_t fault_rank = -1;
   int32_t fault_exit_status = 1;
   char fault_message[1024] = {};
+  std::atomic<uint32_t> has_log{0};
+  char log[4096] = {};
 };
 
 int64_t monotonic_ns() {
@@ -128,6 +130,17 @@ void Board::announce(const SegmentName& meeting) {
 
 SegmentName Board::announced() const {
   return header_->is_announced.load(std::memory_order_acquire) ? header_->meeting : SegmentName{};
+}
+
+void Board::announce_log(const std::string& path) {
+  if (path.size() >= sizeof header_->log) return;  // longer than any path that can be opened
+  std::memcpy(header_->log, path.data(), path.size());
+  header_->has_log.store(1, std::memory_order_release);
+}
+
+std::string Board::announced_log() const {
+  if (!header_->has_log.load(std::memory_order_acquire)) return {};
+  return {header_->log, strnlen(header_->log, sizeof header_->log)};
 }
 
 bool Board::claim_fault(int rank, int exit_status, const std::string& message) {

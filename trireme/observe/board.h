@@ -71,6 +71,10 @@ class Board {
   int fault_exit_status() const;
   std::string fault_message() const;
 
+  // Where the run's log lies, from the first rank to the launcher; empty until then.
+  void announce_log(const std::string& path);
+  std::string announced_log() const;
+
   // A user's wish to stop (the signal's number), seen by every rank.
   void request_stop(int signal);
   int stop_requested() const;

@@ -12,6 +12,7 @@
 
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 
 namespace trireme {
 namespace {
@@ -35,12 +36,12 @@ struct Field {
 
 std::string decimals(double number, int digits) {
   const bool too_small = number != 0 && std::abs(number) < std::pow(10, -digits);
-  return too_small ? fmt::format("{:.2e}", number) : fmt::format("{:.{}f}", number, digits);
+  return too_small ? fmt::format("{:.2e}", number) : fixed(number, digits);
 }
 
 // 12345.6 -> "12,346"; a slow model's few items a second keep a decimal.
 std::string per_second(double number) {
-  if (!(std::abs(number) >= 100)) return fmt::format("{:.1f}", number);
+  if (!(std::abs(number) >= 100)) return fixed(number, 1);
   auto digits = fmt::format("{:.0f}", number);
   for (auto place = static_cast<int>(digits.size()) - 3; place > 0; place -= 3) digits.insert(place, ",");
   return digits;

@@ -91,7 +91,7 @@ void Watchdog::run() {
     if (now - board_->slot(local_rank_).beat_ns.exchange(now) > pause_ns) {
       // The whole job may have been suspended: peers get the time to beat again before they count as silent or late.
       resumed_ns_ = now;
-      for (auto& peer : peers_) peer->progress_ns = now;
+      for (auto& peer : peers_) peer->progress_ns = peer->step_ns = now;
     }
     if (standing_down_) continue;
     if (board_->faulted()) follow();

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/words.h"
 
 namespace trireme {
 
@@ -132,8 +133,8 @@ void GradientSync::end_pass(const ParameterList& parameters) {
   }
   if (unused.empty() || told_unused_) return;
   told_unused_ = true;
-  log::info("the loss does not depend on {} parameter(s), which get no gradient. The first: {}", unused.size(),
-            unused.front());
+  log::info("the loss does not depend on {}, which {} no gradient. The first: {}",
+            counted(std::ssize(unused), "parameter"), unused.size() == 1 ? "gets" : "get", unused.front());
 }
 
 void GradientSync::check_complete() const {

@@ -16,7 +16,7 @@ class HogwildSync final : public FreeSync {
  public:
   explicit HogwildSync(const Replica& replica) : FreeSync(replica) {
     if (ranks() > 1 && !replica.world.ranks_are_threads())
-      refuse("sync.kind = hogwild shares memory between threads: start the run with --threads");
+      refuse("sync.kind = hogwild shares memory between threads: start the run with trireme train --threads");
   }
 
   void begin() override {

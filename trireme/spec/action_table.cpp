@@ -1,15 +1,13 @@
 #include "trireme/spec/action_table.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/paths.h"
+#include "trireme/base/words.h"
 #include "trireme/spec/action_list.h"
 #include "trireme/spec/mesh.h"
 
@@ -139,19 +137,23 @@ ActionTable parse_action_table(const std::string& text, const std::string& sourc
 
 ActionTable read_action_table(const std::filesystem::path& path) {
   if (path.empty()) refuse("parallel.schedule = file: parallel.schedule_file must name a table of actions");
-  std::ifstream file(path);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) refuse("parallel.schedule_file = {}: cannot be read ({})", path.string(), std::strerror(errno));
-  return parse_action_table(text, path.string());
+  constexpr uint64_t most_bytes = 100'000'000;
+  try {
+    return parse_action_table(read_input_text(path, "a table of actions", most_bytes), path.string());
+  } catch (Error& error) {
+    error.add_context("parallel.schedule_file");
+    throw;
+  }
 }
 
 const ActionList& ActionTable::actions_of(const StagePlace& place) const {
   if (place.stages != stages)
-    refuse("{} is for {} stages, and the run has {}: set parallel.pipe={}", source, stages, place.stages, stages);
+    refuse("{} is for {}, and the run has {}: set parallel.pipe={}", source, counted(stages, "stage"), place.stages,
+           stages);
   if (!place.replicas.empty()) refuse("{}: a table of actions is for stages with equally many replicas", source);
   if (place.microbatches != microbatches) {
-    refuse("{} is for {} microbatches, and a step has {}: change train.batch or train.microbatch", source, microbatches,
-           place.microbatches);
+    refuse("{} is for {}, and a step has {}: change train.batch or train.microbatch", source,
+           counted(microbatches, "microbatch", "microbatches"), place.microbatches);
   }
   return rows[static_cast<size_t>(place.stage)];
 }

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/spec/config.h"
 #include "trireme/spec/mesh.h"
 
@@ -60,12 +61,13 @@ std::vector<Analysis::Split> Analysis::splits() const {
 }
 
 std::string Analysis::full() const {
-  std::string text = fmt::format("{}: {} layers, {} parameters; of one sample:\n{}", name, table.layers.size(),
-                                 human_count(static_cast<double>(table.parameters())), table.full());
-  text += fmt::format(
-      "\na step of {} samples: work {} FLOP, depth {}, average parallelism {}; {} kept for the backward pass\n", batch,
-      human_count(work()), human_count(depth()), human_count(work() / depth()),
-      human_bytes(static_cast<double>(table.activation_bytes() * batch)));
+  std::string text =
+      fmt::format("{}: {}, {} parameters; of one sample:\n{}", name, counted(std::ssize(table.layers), "layer"),
+                  human_count(static_cast<double>(table.parameters())), table.full());
+  text +=
+      fmt::format("\na step of {}: work {} FLOP, depth {}, average parallelism {}; {} kept for the backward pass\n",
+                  counted(batch, "sample"), human_count(work()), human_count(depth()), human_count(work() / depth()),
+                  human_bytes(static_cast<double>(table.activation_bytes() * batch)));
   text += fmt::format("\n{:<6} {:>22} {:>26} {:>16}  {}\n", "ranks", "replicas: each sends", "stages: widest border",
                       "largest stage", "stages begin at");
   for (const auto& split : splits()) {

@@ -1,5 +1,8 @@
 #include "trireme/spec/config.h"
 
+#include "trireme/base/error.h"
+#include "trireme/base/paths.h"
+#include "trireme/spec/config_paths.h"
 #include "trireme/spec/source_model.h"
 #include "trireme/spec/parallel_settings.h"
 #include "trireme/spec/sync_settings.h"
@@ -325,11 +328,30 @@ void check(const RunConfig& config, const Settings& settings) {
           "watchdog.heartbeat");
 }
 
+void expand_paths(RunConfig& config) {
+  const auto expand = [](const char* key, std::string& path) {
+    try {
+      path = expand_home(path).string();
+    } catch (Error& error) {
+      error.add_context(key);
+      throw;
+    }
+  };
+  expand("run_dir", config.run_dir);
+  expand("data.path", config.data.path);
+  expand("data.mask", config.data.mask);
+  expand("model.from", config.model.from);
+  expand("distill.from", config.distill.from);
+  expand("comm.links", config.comm.links);
+  expand("parallel.schedule_file", config.parallel.schedule_file);
+}
+
 RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides) {
   RunConfig config;
   Settings settings = describe(config);
   for (const auto& file : files) settings.read_file(file);
   for (const auto& assignment : overrides) settings.override_with(assignment);
+  expand_paths(config);
   if (!config.model.from.empty()) adopt_source_model(config, settings);
   settings.check();
   check(config, settings);

@@ -1,11 +1,11 @@
 #include "trireme/spec/hugging_face.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/paths.h"
 #include "trireme/base/pattern.h"
 
 namespace trireme::hugging_face {
@@ -18,12 +18,13 @@ namespace {
 constexpr const char* config_name = "config.json";
 constexpr const char* one_file = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
+constexpr const char* tokenizer_name = "tokenizer.json";
 constexpr const char* gpt_prefix = "transformer.";
+constexpr uint64_t most_json_bytes = 100'000'000;  // an index that names millions of tensors
 
 ordered_json read_json(const fs::path& path) {
-  std::ifstream stream(path);
-  if (!stream) refuse("{}: there is no such file", path.string());
-  auto json = ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const auto text = read_input_text(path, "a JSON file", most_json_bytes);
+  auto json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) refuse("{} is damaged: it is not a JSON object", path.string());
   return json;
 }
@@ -175,6 +176,53 @@ ordered_json config_of(const ModelConfig& model, const std::string& dtype) {
           {"bos_token_id", nullptr},
           {"eos_token_id", nullptr},
           {"torch_dtype", dtype}};
+}
+
+ordered_json byte_tokenizer() {
+  // GPT-2's way to write bytes: those that print stand for themselves, the others for the characters from 256 on.
+  ordered_json vocab = ordered_json::object();
+  uint32_t other = 256;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    const uint32_t character = prints ? byte : other++;
+    const auto text = character < 128 ? std::string(1, static_cast<char>(character))
+                                      : std::string{static_cast<char>(0xc0 | (character >> 6)),
+                                                    static_cast<char>(0x80 | (character & 0x3f))};
+    vocab[text] = byte;
+  }
+  const ordered_json bytes{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", ordered_json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", bytes},
+          {"post_processor", nullptr},
+          {"decoder", bytes},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"vocab", vocab},
+            {"merges", ordered_json::array()}}}};
+}
+
+bool reads_bytes(const fs::path& folder) {
+  const auto path = folder / tokenizer_name;
+  if (!fs::exists(path)) return false;
+  const auto found = read_json(path), wanted = byte_tokenizer();
+  // Compared as values: a library that has written it anew may have other members, in another order.
+  const auto same = [&](const char* pointer) {
+    const ordered_json::json_pointer place(pointer);
+    return found.contains(place) && nlohmann::json(found.at(place)) == nlohmann::json(wanted.at(place));
+  };
+  return same("/model/vocab") && same("/model/merges") && same("/pre_tokenizer/type") &&
+         same("/pre_tokenizer/add_prefix_space") && same("/normalizer") && same("/added_tokens");
 }
 
 std::vector<fs::path> weight_files(const fs::path& folder) {

@@ -22,6 +22,11 @@ nlohmann::ordered_json config_of(const ModelConfig& model, const std::string& dt
 // The files that hold the weights. Refuses an index whose files are missing.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
 
+// The tokenizer of a model whose tokens are the bytes of a text, as the library tokenizers reads it (tokenizer.json),
+// and whether a folder holds that one.
+nlohmann::ordered_json byte_tokenizer();
+bool reads_bytes(const std::filesystem::path& folder);
+
 // Our name for a tensor of such a file; nothing for those that are no parameters, such as the masks of old files.
 std::optional<std::string> our_name(const ModelConfig& model, const std::string& name);
 std::string their_name(const ModelConfig& model, const std::string& name);

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/paths.h"
 #include "trireme/base/settings.h"
 
 namespace trireme {
@@ -39,6 +40,7 @@ Settings describe(Written& inside, Written& between) {
 }  // namespace
 
 Links read_links(const std::filesystem::path& path) {
+  if (const auto link = dangling_link(path); !link.empty()) refuse("comm.links: {}", link);
   if (!std::filesystem::exists(path))
     refuse("comm.links = {}: there is no such file; trireme bench comm --tune {} makes it", path.string(),
            path.string());

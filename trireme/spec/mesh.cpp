@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 #include "trireme/spec/action_table.h"
 
 namespace trireme {
@@ -52,8 +53,8 @@ Mesh make_mesh(const ParallelConfig& parallel, int ranks) {
   if (!parallel.replicas.empty()) {
     mesh.replicas_by_stage.assign(parallel.replicas.begin(), parallel.replicas.end());
     if (mesh.ranks() != ranks) {
-      refuse("{} ranks cannot be laid out as parallel.replicas = [{}]: start {} ranks, or change the layout", ranks,
-             fmt::join(parallel.replicas, ", "), mesh.ranks());
+      refuse("{} cannot be laid out as parallel.replicas = [{}]: start {}, or change the layout",
+             counted(ranks, "rank"), fmt::join(parallel.replicas, ", "), counted(mesh.ranks(), "rank"));
     }
     return mesh;
   }
@@ -62,9 +63,10 @@ Mesh make_mesh(const ParallelConfig& parallel, int ranks) {
   if (stages * replicas != ranks) {
     const auto layout = parallel.data > 0 ? fmt::format("parallel.pipe = {} times parallel.data = {}", stages, replicas)
                                           : fmt::format("parallel.pipe = {}", stages);
-    refuse("{} ranks cannot be laid out as {}: start {} ranks, or change the layout", ranks, layout,
-           parallel.data > 0 || ranks < stages ? fmt::format("{}", stages * replicas)
-                                               : fmt::format("{} or {}", stages * replicas, stages * (replicas + 1)));
+    refuse("{} cannot be laid out as {}: start {}, or change the layout", counted(ranks, "rank"), layout,
+           parallel.data > 0 || ranks < stages
+               ? counted(stages * replicas, "rank")
+               : fmt::format("{} or {}", stages * replicas, counted(stages * (replicas + 1), "rank")));
   }
   mesh.replicas_by_stage.assign(static_cast<size_t>(stages), static_cast<int>(replicas));
   return mesh;
@@ -122,9 +124,10 @@ std::vector<int64_t> part_begins(const LayerTable& table, const ParallelConfig& 
   const int parts = mesh.parts();
   if (parts > layers) {
     if (mesh.chunks == 1)
-      refuse("parallel.pipe = {}: the model has {} layers, and a stage needs at least one", mesh.stages, layers);
-    refuse("parallel.pipe = {} with {} chunks on each rank: the model has {} layers, and a chunk needs at least one",
-           mesh.stages, mesh.chunks, layers);
+      refuse("parallel.pipe = {}: the model has {}, and a stage needs at least one", mesh.stages,
+             counted(layers, "layer"));
+    refuse("parallel.pipe = {} with {} chunks on each rank: the model has {}, and a chunk needs at least one",
+           mesh.stages, mesh.chunks, counted(layers, "layer"));
   }
   if (parallel.cuts.empty()) {
     std::vector<int> sharers;

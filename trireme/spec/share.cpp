@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 
 namespace trireme {
 
@@ -77,9 +78,9 @@ void check_weights(int64_t batch, int replicas, const std::vector<double>& weigh
   }
   if (std::ssize(weights) != replicas) {
     refuse(
-        "{} is for {} replica(s), but the ranks make {}: give one number for each, or parallel.shares=[] to deal "
+        "{} is for {}, but the ranks make {}: give one number for each, or parallel.shares=[] to deal "
         "equally",
-        shown, weights.size(), replicas);
+        shown, counted(std::ssize(weights), "replica"), replicas);
   }
   const auto shares = deal(batch, replicas, weights);
   const double largest = *std::max_element(weights.begin(), weights.end()), sum = sum_of(weights, largest);

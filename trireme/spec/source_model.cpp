@@ -1,10 +1,11 @@
 #include "trireme/spec/source_model.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/paths.h"
 #include "trireme/spec/hugging_face.h"
 
 namespace trireme {
@@ -29,11 +30,56 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   return found;
 }
 
-nlohmann::ordered_json read_manifest(const fs::path& folder) {
+namespace {
+
+using nlohmann::ordered_json;
+
+[[noreturn]] void refuse_manifest(const fs::path& path, const std::string& problem) {
+  refuse("{}: {}: the checkpoint is damaged, use another one", path.string(), problem);
+}
+
+const ordered_json& entry_of(const fs::path& path, const ordered_json& object, const std::string& key) {
+  const auto found = object.find(key);
+  if (found == object.end()) refuse_manifest(path, key + " is missing");
+  return *found;
+}
+
+void check_count(const fs::path& path, const ordered_json& manifest, const std::string& key) {
+  constexpr int64_t most = 1'000'000'000'000'000;
+  const auto& value = entry_of(path, manifest, key);
+  const bool possible = value.is_number_unsigned() && value.get<uint64_t>() <= most;
+  if (!possible)
+    refuse_manifest(path, fmt::format("{} = {} must be a whole number from 0 to {}", key, value.dump(), most));
+}
+
+// Each file of a checkpoint lies in its folder, with its size and checksum.
+void check_files(const fs::path& path, const ordered_json& files) {
+  if (!files.is_object() || files.empty()) refuse_manifest(path, "files must name the files of the checkpoint");
+  for (const auto& [name, entry] : files.items()) {
+    const bool inside = !name.empty() && name != ".." && name.find('/') == std::string::npos;
+    const bool known = entry.is_object() && entry.contains("bytes") && entry.at("bytes").is_number_unsigned() &&
+                       entry.contains("xxh3") && entry.at("xxh3").is_string();
+    if (!inside || !known)
+      refuse_manifest(path, fmt::format("files: {} must be the name of a file with its bytes and xxh3", name));
+  }
+}
+
+void check_size(const fs::path& path, const ordered_json& entry) {
+  const auto expected = entry.at("bytes").get<uint64_t>();
+  std::error_code error;
+  const auto found = fs::file_size(path, error);
+  if (error) refuse("{} is missing from the checkpoint", path.string());
+  if (found != expected) refuse("{} has {} bytes where {} were written", path.string(), found, expected);
+}
+
+}  // namespace
+
+ordered_json read_manifest(const fs::path& folder) {
+  constexpr uint64_t most_bytes = 16'000'000;
   const auto path = folder / "manifest.json";
-  std::ifstream stream(path);
-  if (!stream) refuse("{} is no checkpoint: it has no manifest.json", folder.string());
-  auto manifest = nlohmann::ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!fs::exists(path)) refuse("{} is no checkpoint: it has no manifest.json", folder.string());
+  const auto text = read_input_text(path, "a manifest", most_bytes);
+  auto manifest = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!manifest.is_object() || manifest.value("format", nlohmann::ordered_json()) != "trireme-checkpoint" ||
       !manifest.contains("version") || !manifest.at("version").is_number_integer()) {
     refuse("{} is damaged, or not a checkpoint of this program", path.string());
@@ -43,7 +89,24 @@ nlohmann::ordered_json read_manifest(const fs::path& folder) {
     refuse("{} was made by a newer Trireme: it has version {}, this program reads up to {}: use the newer program",
            folder.string(), version, checkpoint_version);
   }
+  for (const char* key : {"step", "updates", "skipped", "skipped_in_a_row"}) check_count(path, manifest, key);
+  if (!entry_of(path, manifest, "config").is_string()) refuse_manifest(path, "config must be text");
+  check_files(path, entry_of(path, manifest, "files"));
   return manifest;
+}
+
+void verify_files(const fs::path& folder, const ordered_json& manifest, const std::string& prefix) {
+  for (const auto& [name, entry] : manifest.at("files").items()) {
+    if (!name.starts_with(prefix)) continue;
+    const auto path = folder / name;
+    check_size(path, entry);
+    const MappedFile file(path);
+    if (hex(checksum(file.bytes())) == entry.at("xxh3").get<std::string>()) continue;
+    refuse(
+        "{} is damaged: the checksum of its {} bytes is not the one in manifest.json. Copy it anew from where it is "
+        "whole, or use another checkpoint",
+        path.string(), file.bytes().size());
+  }
 }
 
 namespace {
@@ -55,6 +118,7 @@ SourceModel open_hugging_face(const fs::path& folder) {
   source.config = folder / "config.json";
   source.model = hugging_face::read_config(folder);
   source.files = hugging_face::weight_files(folder);
+  source.bytes = hugging_face::reads_bytes(folder);
   return source;
 }
 
@@ -64,20 +128,16 @@ SourceModel open_trireme(const fs::path& folder) {
   source.folder = folder;
   source.config = folder / "manifest.json";
   const auto manifest = read_manifest(folder);
-  if (!manifest.contains("config") || !manifest.at("config").is_string() || !manifest.contains("files") ||
-      !manifest.at("files").is_object()) {
-    refuse("{} is damaged, or not a checkpoint of this program", source.config.string());
-  }
   RunConfig config;
   describe(config).read_text(manifest.at("config").get<std::string>(), source.config.string());
   source.model = config.model;
+  source.bytes = config.data.kind == DataKind::text;
   if (!reads_tokens(source.model.kind))
     refuse("{} holds a model that is no language model: only those are taken over", folder.string());
   for (const auto& [name, entry] : manifest.at("files").items()) {
-    if (name.rfind("model", 0) == 0) source.files.push_back(folder / name);
-  }
-  for (const auto& file : source.files) {
-    if (!fs::exists(file)) refuse("{} is missing from the checkpoint", file.string());
+    if (name.rfind("model", 0) != 0) continue;
+    check_size(folder / name, entry);
+    source.files.push_back(folder / name);
   }
   if (source.adapters()) {
     source.model.vocab = open_source_model(source.model.from).model.vocab;
@@ -93,7 +153,7 @@ SourceModel open_trireme(const fs::path& folder) {
 }  // namespace
 
 SourceModel open_source_model(const fs::path& path) {
-  if (!fs::exists(path)) refuse("{}: there is no such folder", path.string());
+  if (!fs::exists(path)) refuse_missing(path, "folder");
   if (hugging_face::holds_model(path)) return open_hugging_face(path);
   if (fs::exists(path / "manifest.json")) return open_trireme(path);
   const auto checkpoints = list_checkpoints(path);

@@ -20,6 +20,7 @@ struct SourceModel {
   std::filesystem::path config;  // the file that says what the model is
   ModelConfig model;             // vocab set
   std::vector<std::filesystem::path> files;
+  bool bytes = false;  // its tokens are the bytes of a text
 
   // Whether only adapters lie here; the weights they belong to are those of model.from.
   bool adapters() const { return model.lora_rank > 0; }
@@ -35,8 +36,14 @@ int64_t step_of_checkpoint(const std::filesystem::path& folder);
 
 // The version of a checkpoint's format: of its manifest, its files and their names.
 inline constexpr int64_t checkpoint_version = 1;
-// The manifest of a checkpoint. Refuses what is damaged, of another program or of a newer version.
+// The manifest of a checkpoint, with values that can be. Refuses what is damaged, of another program or of a newer
+// version.
 nlohmann::ordered_json read_manifest(const std::filesystem::path& folder);
+
+// Reads the files of a checkpoint whose names begin with `prefix`. Refuses those that are missing, or have another size
+// or checksum than the manifest says.
+void verify_files(const std::filesystem::path& folder, const nlohmann::ordered_json& manifest,
+                  const std::string& prefix = "");
 
 // Takes the settings of `model` that were not given from model.from; refuses those that contradict it.
 void adopt_source_model(RunConfig& config, Settings& settings);

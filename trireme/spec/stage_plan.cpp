@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/spec/flow.h"
 #include "trireme/spec/schedule.h"
 #include "trireme/spec/share.h"
@@ -149,11 +150,12 @@ void check_memory(const RunConfig& config, const std::vector<StagePlan>& stages)
     const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
     const auto teacher = stage.teacher_bytes > 0 ? fmt::format(", the teacher {}", bytes(stage.teacher_bytes)) : "";
     refuse(
-        "a rank of stage {} would hold {} (values {}, gradients {}, optimizer {}, activations {} of {} microbatch(es) "
+        "a rank of stage {} would hold {} (values {}, gradients {}, optimizer {}, activations {} of {} "
         "in flight{}), more than memory.limit_mb = {}: cut the model into more stages (parallel.pipe), or lower "
         "train.microbatch",
         stage.stage, human_bytes(total), bytes(stage.parameter_bytes + stage.master_bytes), bytes(stage.gradient_bytes),
-        bytes(stage.optimizer_bytes), bytes(stage.activation_bytes), stage.in_flight, teacher, config.memory.limit_mb);
+        bytes(stage.optimizer_bytes), bytes(stage.activation_bytes),
+        counted(stage.in_flight, "microbatch", "microbatches"), teacher, config.memory.limit_mb);
   }
 }
 

@@ -11,8 +11,10 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/paths.h"
 #include "trireme/base/tensor_files.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/train/loaded_model.h"
 #include "trireme/train/weights.h"
 
@@ -81,7 +83,8 @@ void check_same_model(Source& first, Source& other) {
 void check_weights_of(const std::vector<double>& weights, size_t checkpoints) {
   if (weights.empty()) return;
   if (weights.size() != checkpoints)
-    refuse("--weights names {} weights for {} checkpoints: give one for each", weights.size(), checkpoints);
+    refuse("--weights names {} for {}: give one for each", counted(std::ssize(weights), "weight"),
+           counted(static_cast<int64_t>(checkpoints), "checkpoint"));
   for (const double weight : weights) {
     if (!(weight >= 0) || !std::isfinite(weight)) refuse("--weights: {} is no weight: give numbers from 0 on", weight);
   }
@@ -157,10 +160,10 @@ class Averaging {
 
 std::string Averaged::brief() const {
   return fmt::format(
-      "averaged {} checkpoint{}: {} tensors, {} numbers\nfolder: {}\ncheckpoint: {} (no optimizer state: a run "
+      "averaged {}: {}, {} numbers\nfolder: {}\ncheckpoint: {} (no optimizer state: a run "
       "that goes on from it starts its optimizer anew)\n",
-      from.size(), from.size() == 1 ? "" : "s", tensors, human_count(static_cast<double>(parameters)), to.string(),
-      checkpoint.string());
+      counted(std::ssize(from), "checkpoint"), counted(tensors, "tensor"), human_count(static_cast<double>(parameters)),
+      to.string(), checkpoint.string());
 }
 
 ordered_json Averaged::json() const {
@@ -173,8 +176,7 @@ ordered_json Averaged::json() const {
 }
 
 Averaged average(const std::vector<fs::path>& from, const std::vector<double>& weights, const fs::path& to) {
-  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
-    refuse("{} exists already: name a folder that does not", to.string());
+  check_new_folder(to);
   Averaging averaging(from, weights);
   Averaged result;
   result.to = to;

@@ -54,37 +54,25 @@ void remove_checkpoint(const fs::path& folder) {
 
 CheckpointInfo open_checkpoint(const fs::path& folder) {
   const auto manifest = read_manifest(folder);
+  verify_files(folder, manifest);
   CheckpointInfo info;
   info.folder = folder;
-  try {
-    info.step = manifest.at("step").get<int64_t>();
-    info.progression.step = info.step;
-    info.progression.updates = manifest.at("updates").get<int64_t>();
-    info.progression.skipped = manifest.at("skipped").get<int64_t>();
-    info.progression.skipped_in_a_row = manifest.at("skipped_in_a_row").get<int64_t>();
-    info.config = manifest.at("config").get<std::string>();
-    for (const auto& [name, entry] : manifest.at("files").items()) {
-      const auto path = folder / name;
-      auto& files = name.starts_with("model")  ? info.model_files
-                    : name.starts_with("rank") ? info.rank_files
-                                               : info.optimizer_files;
-      files.push_back(path);
-      const auto expected = entry.at("bytes").get<uint64_t>();
-      std::error_code error;
-      const auto found = fs::file_size(path, error);
-      if (error) refuse("{} is missing from the checkpoint", path.string());
-      if (found != expected) refuse("{} has {} bytes where {} were written", path.string(), found, expected);
-      const MappedFile file(path);
-      if (hex(checksum(file.bytes())) != entry.at("xxh3").get<std::string>())
-        refuse("{} is damaged: its checksum differs", path.string());
-    }
-  } catch (const nlohmann::json::exception& problem) {
-    refuse("{} is damaged: {}", (folder / "manifest.json").string(), problem.what());
+  info.step = manifest.at("step").get<int64_t>();
+  info.progression.step = info.step;
+  info.progression.updates = manifest.at("updates").get<int64_t>();
+  info.progression.skipped = manifest.at("skipped").get<int64_t>();
+  info.progression.skipped_in_a_row = manifest.at("skipped_in_a_row").get<int64_t>();
+  info.config = manifest.at("config").get<std::string>();
+  for (const auto& [name, entry] : manifest.at("files").items()) {
+    auto& files = name.starts_with("model")  ? info.model_files
+                  : name.starts_with("rank") ? info.rank_files
+                                             : info.optimizer_files;
+    files.push_back(folder / name);
   }
   return info;
 }
 
-CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
+CheckpointInfo newest_checkpoint(const fs::path& run_dir, const std::string& how_to_name_one) {
   const auto all = list_checkpoints(run_dir);
   if (all.empty()) refuse("{} holds no checkpoint", run_dir.string());
   try {
@@ -96,8 +84,8 @@ CheckpointInfo newest_checkpoint(const fs::path& run_dir) {
       } catch (const Error&) {
         continue;
       }
-      refuse("the newest checkpoint cannot be used: {}. The newest whole one is {}: continue from it with --from {}",
-             error.what(), all[i].filename().string(), all[i].string());
+      refuse("the newest checkpoint cannot be used: {}. The newest whole one is {}: {} {}", error.what(),
+             all[i].filename().string(), how_to_name_one, all[i].string());
     }
     refuse("the newest checkpoint cannot be used: {}. No other one is whole", error.what());
   }

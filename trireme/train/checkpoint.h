@@ -39,8 +39,9 @@ struct CheckpointInfo {
 // reason.
 CheckpointInfo open_checkpoint(const std::filesystem::path& folder);
 
-// The newest checkpoint of the run. When that one is not whole: refuses, with the reason and the newest that is whole.
-CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir);
+// The newest checkpoint of the run. When that one is not whole: refuses, with the reason, the newest that is whole and
+// how the caller is asked for that one.
+CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir, const std::string& how_to_name_one = "give");
 
 // Completes a folder: `files` has the size and checksum of each, by name.
 void write_manifest(const std::filesystem::path& folder, const nlohmann::ordered_json& files,

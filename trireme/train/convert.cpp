@@ -10,8 +10,10 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/paths.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/nn/model.h"
 #include "trireme/spec/hugging_face.h"
 #include "trireme/train/checkpoint.h"
@@ -39,9 +41,9 @@ struct Piece {
 class Conversion {
  public:
   Conversion(const fs::path& from, const ConvertOptions& options)
-      : options_(options), source_(checked(from)), base_(source_.adapters() ? open_base() : source_) {
-    files_ = std::make_unique<TensorFiles>(source_.files);
-    if (source_.adapters()) base_files_ = std::make_unique<TensorFiles>(base_.files);
+      : options_(options), source_(open_source_model(from)), base_(source_.adapters() ? open_base() : source_) {
+    files_ = open_weights(source_);
+    if (source_.adapters()) base_files_ = open_weights(base_);
     if (options.adapters_only && !source_.adapters())
       refuse("{} holds a whole model, and no adapters by themselves", source_.folder.string());
     model_ = base_.model;
@@ -58,8 +60,6 @@ class Conversion {
         options_.layout.value_or(source_.layout == Layout::trireme ? Layout::hugging_face : Layout::trireme);
     if (options_.adapters_only && result.layout != Layout::hugging_face)
       refuse("--adapters-only writes Hugging Face's layout");
-    if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
-      refuse("{} exists already: name a folder that does not", to.string());
     const fs::path partial = fs::path(to).string() + ".partial";
     remove_tree(partial);
     make_folder(partial);
@@ -79,12 +79,6 @@ class Conversion {
   }
 
  private:
-  static SourceModel checked(const fs::path& from) {
-    auto source = open_source_model(from);
-    if (source.layout == Layout::trireme) open_checkpoint(source.folder);  // its checksums
-    return source;
-  }
-
   SourceModel open_base() const {
     try {
       auto base = open_source_model(source_.model.from);
@@ -220,6 +214,15 @@ class Conversion {
       const MappedFile file(base_.folder / name);
       write_atomically(folder / name, file.bytes());
     }
+    if (source_.bytes && !fs::exists(folder / "tokenizer.json")) write_byte_tokenizer(folder);
+  }
+
+  void write_byte_tokenizer(const fs::path& folder) const {
+    const ordered_json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                              {"clean_up_tokenization_spaces", false},
+                              {"model_max_length", model_.context}};
+    write_atomically(folder / "tokenizer.json", hugging_face::byte_tokenizer().dump(2) + "\n");
+    write_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
   }
 
   // A checkpoint before the first step: a run starts from it with model.from.
@@ -229,7 +232,11 @@ class Conversion {
     config.model.from.clear();
     config.model.freeze.clear();
     config.model.lora_rank = 0;
-    config.data = {.kind = DataKind::tokens, .path = "tokens.bin"};
+    if (source_.bytes) {
+      config.data = {.kind = DataKind::text, .path = "text.txt"};
+    } else {
+      config.data = {.kind = DataKind::tokens, .path = "tokens.bin"};
+    }
     const auto written =
         write_file(folder / "model.safetensors", 0, pieces_.size(), [](const auto& name) { return name; }, result);
     write_manifest(folder, {{"model.safetensors", {{"bytes", written.bytes}, {"xxh3", hex(written.checksum)}}}},
@@ -271,10 +278,10 @@ const char* layout_name(Layout layout) { return layout == Layout::hugging_face ?
 }  // namespace
 
 std::string Converted::brief() const {
-  auto text = fmt::format("{} -> {}: {} tensors, {} parameters, {} in {} file{}", from.string(), to.string(), tensors,
-                          human_count(static_cast<double>(parameters)), human_bytes(static_cast<double>(bytes)),
-                          files.size(), files.size() == 1 ? "" : "s");
-  if (merged > 0) text += fmt::format(", {} adapters merged", merged);
+  auto text = fmt::format("{} -> {}: {}, {} parameters, {} in {}", from.string(), to.string(),
+                          counted(tensors, "tensor"), human_count(static_cast<double>(parameters)),
+                          human_bytes(static_cast<double>(bytes)), counted(std::ssize(files), "file"));
+  if (merged > 0) text += fmt::format(", {} merged", counted(merged, "adapter"));
   return text + "\n";
 }
 
@@ -285,6 +292,7 @@ ordered_json Converted::json() const {
 }
 
 Converted convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+  check_new_folder(to);
   return Conversion(from, options).write(from, to);
 }
 

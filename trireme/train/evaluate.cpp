@@ -10,9 +10,11 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/words.h"
 #include "trireme/device/device.h"
 #include "trireme/nn/attention.h"
 #include "trireme/optim/store.h"
+#include "trireme/spec/config_paths.h"
 #include "trireme/spec/share.h"
 #include "trireme/train/loaded_model.h"
 #include "trireme/train/run.h"
@@ -51,6 +53,7 @@ RunConfig config_with(RunConfig config, const std::vector<std::string>& override
     const bool heard = one.rfind("data.", 0) == 0 || one.rfind("train.", 0) == 0 || one.rfind("model.context=", 0) == 0;
     if (!heard) refuse("{} would change nothing here: settings of data and train, and model.context, are heard", one);
   }
+  expand_paths(config);
   settings.check();
   check(config, settings);
   return config;
@@ -149,10 +152,10 @@ std::string Evaluation::brief() const {
   size_t width = 10;
   for (const auto& line : lines) width = std::max(width, line.checkpoint.size());
   const bool judged = lines.front().accuracy.has_value();
-  auto text = fmt::format("{} held-out samples\n{:<{}}  eval_loss{}\n", samples, "checkpoint", width,
+  auto text = fmt::format("{}\n{:<{}}  eval_loss{}\n", counted(samples, "held-out sample"), "checkpoint", width,
                           judged ? "  eval_accuracy" : "");
   for (const auto& line : lines) {
-    text += fmt::format("{:<{}}  {:>9.4f}", line.checkpoint, width, line.loss);
+    text += fmt::format("{:<{}}  {:>9}", line.checkpoint, width, fixed(line.loss, 4));
     if (judged) text += fmt::format("  {:>11.2f} %", 100 * line.accuracy.value_or(0));
     text += "\n";
   }

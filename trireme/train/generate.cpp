@@ -47,10 +47,10 @@ Generated generate(const fs::path& from, const GenerateOptions& options, const s
   c10::NoGradGuard no_grad;
   const auto speaker = load_speaker(from);
   const auto& config = speaker.saved.config;
-  const bool text = speaker.saved.checkpoint && config.data.kind == DataKind::text;
+  const bool text = speaker.saved.bytes;
   const auto& model = speaker.model;
   if (!text && !options.prompt.empty())
-    refuse("this model was trained on token files, which name no tokenizer: leave the prompt out, or give --ids");
+    refuse("the tokens of this model are no bytes of text, and its tokenizer is not ours: give --ids, or no prompt");
 
   Generated result;
   result.checkpoint = speaker.saved.folder;

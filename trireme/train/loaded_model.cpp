@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/paths.h"
 #include "trireme/optim/store.h"
 #include "trireme/spec/hugging_face.h"
 #include "trireme/train/weights.h"
@@ -13,6 +14,7 @@ namespace trireme {
 namespace fs = std::filesystem;
 
 CheckpointInfo find_checkpoint(const fs::path& path) {
+  if (const auto link = dangling_link(path); !link.empty()) refuse("{}: give a run's folder or a checkpoint", link);
   if (!fs::exists(path)) refuse("{} does not exist: give a run's folder or a checkpoint", path.string());
   return fs::exists(path / "manifest.json") ? open_checkpoint(path) : newest_checkpoint(path);
 }
@@ -23,11 +25,13 @@ SavedModel find_model(const fs::path& path) {
     const auto source = open_source_model(path);
     saved.folder = source.folder;
     saved.config.model = source.model;
+    saved.bytes = source.bytes;
     return saved;
   }
   saved.checkpoint = find_checkpoint(path);
   saved.folder = saved.checkpoint->folder;
   describe(saved.config).read_text(saved.checkpoint->config, (saved.folder / "manifest.json").string());
+  saved.bytes = saved.config.data.kind == DataKind::text;
   auto& model = saved.config.model;
   if (model.kind == ModelKind::custom || saved.checkpoint->config.empty())
     refuse("{} holds the model of a program that uses the library: only that program can ask it",

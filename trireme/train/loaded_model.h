@@ -20,6 +20,7 @@ struct SavedModel {
   std::filesystem::path folder;              // that holds the weights
   std::optional<CheckpointInfo> checkpoint;  // none: Hugging Face's layout
   RunConfig config;                          // of the run that made it, its model's vocabulary set; or the model alone
+  bool bytes = false;                        // its tokens are the bytes of a text
 
   int64_t answers() const;  // tokens of its vocabulary, or classes: how many scores it gives
   int64_t parameter_bytes(Precision precision) const;

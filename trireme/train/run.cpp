@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cmath>
-#include <fstream>
 #include <numeric>
 #include <set>
 
@@ -17,8 +15,10 @@
 #include "trireme/base/log.h"
 #include "trireme/base/statistics.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/comm/core_sharing.h"
 #include "trireme/comm/cores.h"
+#include "trireme/comm/fault.h"
 #include "trireme/data/image_set.h"
 #include "trireme/data/order.h"
 #include "trireme/device/device.h"
@@ -121,9 +121,9 @@ std::string RunResult::brief() const {
                        run_dir.string());
   }
   std::string text =
-      stopped_by != 0 ? fmt::format("stopped after step {}", steps) : fmt::format("trained {} steps", steps);
-  text += fmt::format(": loss {:.4f}", loss);
-  if (eval_loss) text += fmt::format(", held-out loss {:.4f}", *eval_loss);
+      stopped_by != 0 ? fmt::format("stopped after step {}", steps) : "trained " + counted(steps, "step");
+  text += ": loss " + fixed(loss, 4);
+  if (eval_loss) text += ", held-out loss " + fixed(*eval_loss, 4);
   if (eval_accuracy) text += fmt::format(", accuracy {:.2f} %", 100 * *eval_accuracy);
   text += fmt::format(", {} {}/s\nrun folder: {}\n", human_count(items_per_s), items, run_dir.string());
   if (!checkpoint.empty()) text += fmt::format("checkpoint: {}\n", checkpoint);
@@ -146,19 +146,17 @@ nlohmann::ordered_json RunResult::json() const {
 
 namespace {
 
-// The ranks of this rank's host. Collective.
+std::vector<int> first_ranks(int count) {
+  std::vector<int> ranks(static_cast<size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// The ranks of this host. All have joined.
 std::vector<int> ranks_here(World& world) {
-  std::string boot, host(HOST_NAME_MAX + 1, '\0');
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  gethostname(host.data(), host.size());
-  const auto mine = static_cast<int64_t>(checksum(bytes_of(boot + host + world.board()->name().text())));
-  const auto all = at::empty({world.size()}, at::kLong);
-  auto& communicator = world.communicator();
-  communicator.now([&] { return communicator.all_gather(at::full({1}, mine, at::kLong), all, "compare hosts"); });
+  if (world.ranks_are_threads()) return first_ranks(world.size());
   std::vector<int> ranks;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (all[rank].item<int64_t>() == mine) ranks.push_back(rank);
-  }
+  for (int i = 0; i < world.local_size(); ++i) ranks.push_back(world.board()->slot(i).rank.load());
   return ranks;
 }
 
@@ -185,12 +183,6 @@ void check_fits_here(const RunConfig& config, const Dataset& data, const std::ve
   const auto one = data.get({&sample, 1});  // which is smaller than the parameters that read it
   for (const auto& pool : pools)
     check_fits(config, stages, mesh, pool, static_cast<int64_t>(one.inputs.nbytes() + one.targets.nbytes()));
-}
-
-std::vector<int> first_ranks(int count) {
-  std::vector<int> ranks(static_cast<size_t>(count));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
 }
 
 // Everything about a run that can be known before its first step; refuses what cannot be.
@@ -266,8 +258,8 @@ class Run {
       }
       const auto own = trainer.never_drains() ? OwnState{} : trainer.own_state();
       if (!load_own_state(info, world_.rank(), world_.size(), own) && !own.empty() && world_.rank() == 0)
-        log::info("the checkpoint has no states of {} ranks under this sync.kind: all begin with what they agreed on",
-                  world_.size());
+        log::info("the checkpoint has no states of {} under this sync.kind: all begin with what they agreed on",
+                  counted(world_.size(), "rank"));
     }
     folder_.path = world_.from_first(folder_.path.string(), "share the run's folder");
     open_run_log(world_, folder_.path);
@@ -467,40 +459,40 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
   // Ranks that are threads live and die together: there is nobody to watch.
   std::optional<Watchdog> watchdog;
   if (!world.ranks_are_threads()) {
-    watchdog.emplace(world.board(), world.local_rank(), world.rank(),
-                     WatchdogOptions{.heartbeat_s = config.watchdog.heartbeat,
-                                     .stop_s = config.watchdog.stop,
-                                     .before_exit =
-                                         [&] {
-                                           // A save under way is worth a moment.
-                                           if (holdings.writer) holdings.writer->finish(5);
-                                           end_run_log(world, world.board()->fault_exit_status());
-                                         },
-                                     .advice = "; continue it with --resume",
-                                     // A host's own ranks know better what is wrong there: they have the first word.
-                                     .look_outside =
-                                         [&](bool stepping) {
-                                           return world.silent_hosts(stepping ? config.watchdog.heartbeat + 2 : 0);
-                                         }});
+    watchdog.emplace(
+        world.board(), world.local_rank(), world.rank(),
+        WatchdogOptions{
+            .heartbeat_s = config.watchdog.heartbeat,
+            .stop_s = config.watchdog.stop,
+            .before_exit =
+                [&] {
+                  if (holdings.writer) holdings.writer->finish(5);  // a save under way is worth a moment
+                  end_run_log(world, world.board()->fault_exit_status());
+                },
+            .advice = subject ? "; continue it from its newest checkpoint" : "; continue it with --resume",
+            // A host's own ranks know better what is wrong there: they have the first word.
+            .look_outside =
+                [&](bool stepping) { return world.silent_hosts(stepping ? config.watchdog.heartbeat + 2 : 0); }});
   }
   try {
     auto result = Run(config, world, options, holdings)(std::move(subject));
     if (watchdog) watchdog->stand_down();
     return result;
-  } catch (Error& error) {
+  } catch (...) {
+    const auto error = fault_of(std::current_exception(), world.board()->slot(world.local_rank()));
     // Peers read this on the board and end with the same status; the first to write it speaks for all.
     if (world.size() > 1 && !world.ranks_are_threads()) {
       if (watchdog) watchdog->stand_down();
       // What the user asked for is wrong on every rank alike, as a rule.
       if (error.kind() == Error::Kind::refused && world.rank() != 0) give_first_rank_time(world);
       world.board()->slot(world.local_rank()).state.store(RankState::failed);
-      world.announce(std::current_exception());
+      world.announce(std::make_exception_ptr(error));
       holdings.writer.reset();
       holdings.folder.lock.reset();
       end_run_log(world, error.exit_status());
       _exit(error.exit_status());  // peers may be waiting in a collective that nobody will end
     }
-    throw;
+    throw error;
   }
 }
 
@@ -530,9 +522,10 @@ std::string describe_run(const RunConfig& config, int ranks, const RunOptions& o
   const auto stages = planned(config, *data.train, table, ranks);
   check_fits_here(config, *data.train, stages, ranks, first_ranks(ranks));
   std::string text = table.full();
-  text += fmt::format("\n{} parameters, {} FLOP a sample; {} samples a step over {} rank(s), {} steps\n",
-                      human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
-                      config.train.batch, ranks, config.train.steps);
+  text +=
+      fmt::format("\n{} parameters, {} FLOP a sample; {} a step over {}, {}\n",
+                  human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
+                  counted(config.train.batch, "sample"), counted(ranks, "rank"), counted(config.train.steps, "step"));
   const auto dealt = describe_dealing(config, make_mesh(config.parallel, ranks));
   if (!dealt.empty()) text += dealt + "\n";
   text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(stages));

@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
+#include "trireme/base/paths.h"
 #include "trireme/observe/metrics_file.h"
 #include "trireme/train/dealing.h"
 
@@ -100,9 +101,10 @@ RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name, Acc
   folder.path = config.run_dir;
   enter(folder, access);
   if (!list_checkpoints(folder.path).empty()) {
-    refuse("{} already holds checkpoints: continue that run with --resume, or choose another run_dir",
-           folder.path.string());
+    refuse("{} already holds checkpoints: continue that run with {}, or choose another run_dir", folder.path.string(),
+           config.model.kind == ModelKind::custom ? "Trainer::resume" : "--resume");
   }
+  check_output_folder(folder.path);
   return folder;
 }
 
@@ -119,10 +121,12 @@ RunFolder RunFolder::resume(const RunConfig& config, const std::string& name, co
     folder.path = !from.empty()             ? from
                   : !config.run_dir.empty() ? fs::path(config.run_dir)
                                             : numbered(name, newest_number(name));
+    if (const auto link = dangling_link(folder.path); !link.empty()) refuse("there is no run to resume: {}", link);
     if (!fs::exists(folder.path)) refuse("there is no run to resume: {} does not exist", folder.path.string());
   }
   enter(folder, access);
-  folder.checkpoint = one_checkpoint ? open_checkpoint(from) : newest_checkpoint(folder.path);
+  const char* advice = config.model.kind == ModelKind::custom ? "give Trainer::resume" : "continue from it with --from";
+  folder.checkpoint = one_checkpoint ? open_checkpoint(from) : newest_checkpoint(folder.path, advice);
   refuse_changes(config, *folder.checkpoint);
   check_metrics_file(folder.path / "metrics.jsonl");  // before anything in the folder is touched
   return folder;

@@ -39,7 +39,7 @@ void open_run_log(World& world, const fs::path& run_dir) {
   // Lines that several hosts append to one file may overwrite each other, so other hosts have files of their own, made
   // when they have something to say.
   const auto path = run_dir / (host == first_host ? std::string("log.txt") : fmt::format("log-{}.txt", host));
-  if (world.rank() == 0 && look_around().ours) share_log(*world.board(), path);
+  if (world.rank() == 0 && look_around().ours) world.board()->announce_log(fs::absolute(path).string());
   log::set_file(path);
   if (world.rank() != 0) return;
   log::note(fmt::format("trireme {}: {} rank(s), the first is process {} on host {}", TRIREME_VERSION, world.size(),

@@ -15,6 +15,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/observe/stragglers.h"
@@ -39,16 +40,19 @@ int loader_threads(const RunConfig& config, at::Device device) {
 StageTrainer::~StageTrainer() = default;
 
 std::string StageTrainer::brief() const {
-  const auto replicas =
-      mesh_.even() ? std::to_string(mesh_.replicas()) : fmt::format("{}", fmt::join(mesh_.replicas_by_stage, "-"));
-  const auto parts = mesh_.stages == 1 ? fmt::format("and {} buckets", store_->buckets().size())
-                                       : fmt::format("as {} stages of {} replica(s)", mesh_.stages, replicas);
+  const auto replicas = mesh_.even() ? counted(mesh_.replicas(), "replica")
+                                     : fmt::format("{} replicas", fmt::join(mesh_.replicas_by_stage, "-"));
+  const auto parts = mesh_.stages == 1 ? fmt::format("and {}", counted(std::ssize(store_->buckets()), "bucket"))
+                                       : fmt::format("as {} stages of {}", mesh_.stages, replicas);
   const auto trained = model_trained_ == model_parameters_
                            ? std::string()
                            : fmt::format(" ({} trained)", human_count(static_cast<double>(model_trained_)));
-  return fmt::format("{} parameters{} in {} layers {} on {}; {} rank(s) by {}, {} samples a step",
-                     human_count(static_cast<double>(model_parameters_)), trained, model_layers_, parts,
-                     describe(device_), world_.size(), world_.communicator().transport_name(), config_.train.batch);
+  const auto ranks = world_.size() == 1
+                         ? "1 rank"
+                         : fmt::format("{} ranks by {}", world_.size(), world_.communicator().transport_name());
+  return fmt::format("{} parameters{} in {} {} on {}; {}, {} a step",
+                     human_count(static_cast<double>(model_parameters_)), trained, counted(model_layers_, "layer"),
+                     parts, describe(device_), ranks, counted(config_.train.batch, "sample"));
 }
 
 void StageTrainer::build_step() {
@@ -416,7 +420,7 @@ void StageTrainer::check_replicas() {
                        : fmt::format("ranks {} have different parameters", fmt::join(ranks, ", "));
   fail(
       "step {}: {}, though all replicas must have the same: a processor or memory there may be faulty; continue "
-      "from a checkpoint with --resume, without that machine",
+      "from a checkpoint, without that machine",
       progression_.step, who);
 }
 

@@ -13,11 +13,14 @@
 #include "trireme/base/files.h"
 #include "trireme/base/folder_lock.h"
 #include "trireme/base/log.h"
+#include "trireme/base/paths.h"
+#include "trireme/base/words.h"
 #include "trireme/base/units.h"
 #include "trireme/comm/cores.h"
 #include "trireme/comm/process.h"
 #include "trireme/observe/board.h"
 #include "trireme/spec/config.h"
+#include "trireme/spec/config_paths.h"
 #include "trireme/spec/source_model.h"
 #include "trireme/train/run.h"
 
@@ -35,6 +38,7 @@ RunConfig shared_config(const SweepOptions& options) {
   auto settings = describe(config);
   for (const auto& file : options.files) settings.read_file(file);
   for (const auto& one : options.overrides) settings.override_with(one);
+  expand_paths(config);
   return config;
 }
 
@@ -151,7 +155,7 @@ class Sweep {
           settle(point);
         }
       }
-      signals.wait([&](int signal) { ask_to_stop(signal); }, [&](pid_t pid, int status) { ended(pid, status); });
+      signals.wait([&](int signal) { ask(signal); }, [&](pid_t pid, int status) { ended(pid, status); });
     }
   }
 
@@ -179,6 +183,13 @@ class Sweep {
     if (!list_checkpoints(folder).empty()) words.emplace_back("--resume");  // it was stopped, and saved
     running_[start_process({words, {}, folder / "output.txt"})] = {&point, monotonic_ns()};
     --free_;
+  }
+
+  void ask(int signal) {
+    if (signal != SIGTSTP) return ask_to_stop(signal);
+    std::vector<pid_t> runs;
+    for (const auto& [pid, run] : running_) runs.push_back(pid);
+    suspend_together(runs);
   }
 
   void ask_to_stop(int signal) {
@@ -280,6 +291,7 @@ void check_folder(const SweepOptions& options) {
     refuse("{} already holds a sweep: go on with --resume, or name another folder with --out", options.folder.string());
   }
   if (!holds && options.resume) refuse("there is no sweep to go on with in {}", options.folder.string());
+  check_output_folder(options.folder);
 }
 
 }  // namespace
@@ -312,9 +324,9 @@ SweepResult sweep(const SweepOptions& options) {
   // A sweep that was killed leaves runs that are still saving: their points cannot be started again before they end.
   for (const auto& point : result.points) FolderLock::check_free(folder_of(result, point));
   if (!options.quiet) {
-    log::info("{} points, {} done before; {} runs of {} rank(s) at once; folder: {}", points.size(),
-              result.count(Status::done), options.ranks / options.ranks_per_run, options.ranks_per_run,
-              options.folder.string());
+    log::info("{}, {} done before; {} of {} at once; folder: {}", counted(std::ssize(points), "point"),
+              result.count(Status::done), counted(options.ranks / options.ranks_per_run, "run"),
+              counted(options.ranks_per_run, "rank"), options.folder.string());
   }
   Sweep(options, result).run(signals);
   result.write();

@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/units.h"
+#include "trireme/base/words.h"
 #include "trireme/observe/chart.h"
 
 namespace trireme {
@@ -156,7 +157,7 @@ std::string SweepResult::brief() const {
     if (point.status == Status::failed) text += fmt::format("point {} failed: {}\n", point.number, point.error);
   }
   if (stopped_by != 0)
-    text += fmt::format("stopped with {} points to go: go on with --resume\n", count(Status::waiting));
+    text += fmt::format("stopped with {} to go: go on with --resume\n", counted(count(Status::waiting), "point"));
   if (const auto* first = winner()) {
     text += fmt::format("best by {}: point {}, {}\n", best, first->number, describe(first->settings));
     text += first->checkpoint.empty()
@@ -183,7 +184,7 @@ ordered_json SweepResult::json() const {
 }
 
 std::string SweepResult::page() const {
-  std::string body = fmt::format("<h1>A sweep of {} points</h1>\n<table>\n", points.size());
+  std::string body = fmt::format("<h1>A sweep of {}</h1>\n<table>\n", counted(std::ssize(points), "point"));
   const auto rows = table_of(*this);
   for (size_t r = 0; r < rows.size(); ++r) {
     body += "<tr>";

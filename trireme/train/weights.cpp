@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <nlohmann/json.hpp>
+
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/base/pattern.h"
@@ -39,6 +41,12 @@ at::Tensor tensor_of(const FoundTensor& found) {
   return values;
 }
 
+std::unique_ptr<TensorFiles> open_weights(const SourceModel& source) {
+  if (source.layout == SourceModel::Layout::trireme)
+    verify_files(source.folder, read_manifest(source.folder), /*prefix=*/"model");
+  return std::make_unique<TensorFiles>(source.files);
+}
+
 std::map<std::string, FoundTensor> by_our_names(const SourceModel& source, const TensorFiles& files) {
   std::map<std::string, FoundTensor> known;
   for (const auto& found : files.all()) {
@@ -52,8 +60,8 @@ std::map<std::string, FoundTensor> by_our_names(const SourceModel& source, const
 
 void load_weights(const SourceModel& source, const ParameterList& parameters, ParameterStore& store, bool whole_model) {
   c10::NoGradGuard no_grad;
-  const TensorFiles files(source.files);
-  auto known = by_our_names(source, files);
+  const auto files = open_weights(source);
+  auto known = by_our_names(source, *files);
   const auto masters = store.masters();
   for (const auto& parameter : parameters) {
     if (matches_any({"*.lora_A.weight", "*.lora_B.weight"}, parameter->name)) continue;

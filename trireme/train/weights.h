@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "trireme/base/tensor_files.h"
@@ -16,6 +17,10 @@ namespace trireme {
 at::Tensor tensor_of(const FoundTensor& found);
 DType dtype_of(at::ScalarType type);
 at::ScalarType type_of(DType dtype);
+
+// The files of a source, opened. Of a checkpoint their checksums are compared first; Hugging Face's layout has none,
+// and its files are as long as their headers say.
+std::unique_ptr<TensorFiles> open_weights(const SourceModel& source);
 
 // The parameters among the tensors of a source, by our names.
 std::map<std::string, FoundTensor> by_our_names(const SourceModel& source, const TensorFiles& files);
