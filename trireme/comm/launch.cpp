@@ -11,7 +11,6 @@
 #include <set>
 
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/log.h"
 #include "trireme/base/words.h"
 #include "trireme/comm/core_sharing.h"
@@ -26,13 +25,18 @@ constexpr const char* board_variable = "TRIREME_BOARD";  // by which ranks know 
 constexpr int64_t second_ns = 1'000'000'000;
 constexpr int64_t patience_ns = 8 * second_ns;  // from a fault to SIGKILL: ranks end by themselves long before
 
-// Kills a process that the board names, if it is a rank of this job: one that was started with the board's name, which
-// no other process knows. The number on the board may be wrong, or by now another process's.
+// Whether a process that the board names is a rank of this job: one that was started with the board's name, which no
+// other process knows. The number on the board may be wrong, or by now another process's.
+bool is_rank(const Board& board, pid_t process) {
+  return process > 0 && has_environment(process, board_variable, board.name().text());
+}
+
 void kill_rank(const Board& board, pid_t process) {
   if (process <= 0) return;
+  // Held by its descriptor, the process cannot become another one before it is killed.
   const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
   if (descriptor < 0) return;
-  if (has_environment(process, board_variable, board.name().text()))
+  if (is_rank(board, process))
     syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, nullptr, 0);
   ::close(descriptor);
 }
@@ -60,7 +64,7 @@ struct Job {
       if (rank >= 0) found.insert(pid);
     }
     for (int i = 0; i < board->ranks(); ++i) {
-      if (const int pid = board->slot(i).pid.load(); pid > 0) found.insert(pid);
+      if (const int pid = board->slot(i).pid.load(); is_rank(*board, pid)) found.insert(pid);
     }
     return {found.begin(), found.end()};
   }
@@ -219,7 +223,7 @@ int launch(const LaunchOptions& options) {
     }
   }
   join_log(job);
-  remove_board(job.board->path());
+  Segment::sweep();  // what ranks that were killed were about to share
   return job.exit_status;
 }
 
