@@ -10,7 +10,7 @@ import os
 import struct
 import sys
 
-from harness import SKIP, arguments, check, folder, losses, main, run
+from harness import SKIP, TINY, arguments, check, folder, losses, main, run
 
 IDS = [3, 5, 7, 1, 0, 39, 22, 11]
 CONTEXT, VOCAB, BATCH, STEPS = 16, 40, 4, 10
@@ -164,6 +164,19 @@ def check_adapters(program, where, name, targets):
     print(f"{name}: {len(adapters)} adapters trained, merged into {len(changed)} matrices, the base unchanged")
 
 
+def check_alphabet(program, where):
+    """A model of text keeps its letters: transformers reads from the converted folder that each byte is a token."""
+    from transformers import AutoTokenizer
+
+    run([program, "train", *TINY, "train.steps=1", "optimizer.warmup=1", "run_dir=letters"], where)
+    run([program, "convert", "letters", "alphabet"], where)
+    tokenizer = AutoTokenizer.from_pretrained(where / "alphabet")
+    text = "oars keep time\n" + "".join(map(chr, range(256))) + "\u20ac"
+    check(tokenizer(text)["input_ids"] == list(text.encode()), "transformers reads other tokens than bytes")
+    check(tokenizer.decode(list(text.encode())) == text, "transformers writes another text")
+    print("alphabet: transformers reads bytes")
+
+
 def test():
     args = arguments(__doc__)
     missing = [name for name in ("transformers", "safetensors", "torch") if not importlib.util.find_spec(name)]
@@ -180,6 +193,7 @@ def test():
             check_model(args.program, where, name, model, tokens)
         check_adapters(args.program, where, "gpt2", [])
         check_adapters(args.program, where, "llama", [])
+        check_alphabet(args.program, where)
 
 
 main(test)

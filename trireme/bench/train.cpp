@@ -43,7 +43,7 @@ class Hosts {
     if (::geteuid() != 0) refuse("--hosts makes network namespaces, which needs root");
     if (!run_tool({"start", std::to_string(count), rate}))
       fail("{} could not make {} hosts with links of {}; if others are left from before, {} stop removes them",
-           hosts_tool, count, rate, hosts_tool());
+           hosts_tool(), count, rate, hosts_tool());
   }
   ~Hosts() {
     if (!run_tool({"stop"}))
