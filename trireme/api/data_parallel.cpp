@@ -242,7 +242,7 @@ void ReplicatedModule::run_backward(const at::Tensor& loss, double weight, bool 
   // What was averaged before is the same on all ranks: each adds its part of that to the sum.
   gradients_->hide(/*first=*/!accumulates_, accumulates_ ? 1.0 : 1.0 / world_.size());
   if (last) {
-    sync_->begin_step(1, sends_);
+    sync_->begin_step(steps_ + 1, 1, sends_);
   } else {
     sync_->hold();
   }
