@@ -13,7 +13,7 @@ from harness import SKIP, SOURCE, arguments, check, folder, main
 EXPECTED = {
     "classtrireme_1_1World.html": "What a program of one's own begins with",
     "classtrireme_1_1DataParallel.html": "Whatever the module's own forward takes and gives",
-    "classtrireme_1_1ReplicatedModule.html": "Runs the backward pass and averages the gradients over all ranks",
+    "classtrireme_1_1ReplicatedModule.html": "Runs the backward pass, averages the gradients over all ranks",
     "structtrireme_1_1DataParallelOptions.html": "gradients that travel together",
     "classtrireme_1_1Loader.html": "Each loop goes on where the one before has ended",
     "classtrireme_1_1AdamW.html": "",

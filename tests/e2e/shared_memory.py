@@ -77,7 +77,7 @@ def names_of_another_user(args, where):
         squatter.wait()
     check(victim.read_bytes() == b"untouched", "what the other user's links pointed at was written to")
     for job in (own, by_torchrun):
-        check("2 rank(s) by shared" in job.output, job.output)
+        check("2 ranks by shared" in job.output, job.output)
     reference = check_losses(where, "squatted-own", None)
     check_losses(where, "squatted-torchrun", reference)
     for path in os.scandir("/dev/shm"):

@@ -71,7 +71,14 @@ class FaultyMail final : public Mail {
   FaultyMail(std::unique_ptr<Mail> mail, Faults& faults) : mail_(std::move(mail)), faults_(faults) {}
 
   void send(int to, const MessageHeader& header, const at::Tensor& tensor, DeviceEvent ready) override {
-    if (header.bytes <= faults_.longest) mail_->send(to, header, tensor, std::move(ready));
+    if (header.bytes > faults_.longest) {
+      ++lost_;
+      return;
+    }
+    // The receiver is not to see from the numbers that one is missing.
+    auto renumbered = header;
+    renumbered.sequence -= lost_;
+    mail_->send(to, renumbered, tensor, std::move(ready));
   }
   bool poll(MailHandler& handler) override {
     if (faults_.broken) fail("the wire broke");
@@ -83,6 +90,7 @@ class FaultyMail final : public Mail {
  private:
   std::unique_ptr<Mail> mail_;
   Faults& faults_;
+  uint64_t lost_ = 0;  // to the one peer that such a test has
 };
 
 // One rank of such a run.

@@ -378,7 +378,7 @@ TEST_F(Run, WritesDownWhatItSays) {
   log::end(0);
   testing::internal::GetCapturedStderr();
   const auto text = text_of(folder / "run/log.txt");
-  for (const auto* line : {"  trireme ", ": 2 rank(s), the first is process ", "  command line: ", "  in folder: ",
+  for (const auto* line : {"  trireme ", ": 2 ranks, the first is process ", "  command line: ", "  in folder: ",
                            "  run folder: ", "  step 1/10  loss ", "  step 5/10  loss ", "  step 10/10  loss ",
                            "  trained 10 steps: loss ", "  ended with exit status 0\n"}) {
     EXPECT_THAT(text, HasSubstr(line));

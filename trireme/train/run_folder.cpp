@@ -99,12 +99,12 @@ RunFolder RunFolder::fresh(const RunConfig& config, const std::string& name, Acc
   if (config.run_dir.empty()) return next_numbered(name, access);
   RunFolder folder;
   folder.path = config.run_dir;
+  check_output_folder(folder.path);
   enter(folder, access);
   if (!list_checkpoints(folder.path).empty()) {
     refuse("{} already holds checkpoints: continue that run with {}, or choose another run_dir", folder.path.string(),
            config.model.kind == ModelKind::custom ? "Trainer::resume" : "--resume");
   }
-  check_output_folder(folder.path);
   return folder;
 }
 

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/base/log.h"
+#include "trireme/base/words.h"
 #include "trireme/comm/launch.h"
 
 namespace trireme {
@@ -42,7 +43,7 @@ void open_run_log(World& world, const fs::path& run_dir) {
   if (world.rank() == 0 && look_around().ours) world.board()->announce_log(fs::absolute(path).string());
   log::set_file(path);
   if (world.rank() != 0) return;
-  log::note(fmt::format("trireme {}: {} rank(s), the first is process {} on host {}", TRIREME_VERSION, world.size(),
+  log::note(fmt::format("trireme {}: {}, the first is process {} on host {}", TRIREME_VERSION, counted(world.size(), "rank"),
                         ::getpid(), host));
   log::note(fmt::format("command line: {}", command_line()));
   log::note(fmt::format("in folder: {}", fs::current_path().string()));
