@@ -1,8 +1,13 @@
 #include "trireme/comm/core_sharing.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
 
-#include <functional>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
 
 namespace trireme {
 namespace {
@@ -59,6 +64,34 @@ TEST(WaitChoice, StaysAwakeWhereSleepingIsSlower) {
   WaitChoice choice;
   EXPECT_LT(crowded_by_own.run(choice, 5000), 0.01);
   EXPECT_FALSE(choice.sleeps());
+}
+
+// Nanoseconds of the calling thread's turns, as the kernel shows them; 0 where it does not.
+int64_t turn_ns() {
+  std::ifstream file("/proc/thread-self/sched");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("se.slice ", 0) == 0) return std::stoll(line.substr(line.find(':') + 1));
+  }
+  return 0;
+}
+
+TEST(CoreSharing, TakesShortTurnsAtTheSamePriority) {
+  utsname kernel{};
+  uname(&kernel);
+  int major = 0, minor = 0;
+  std::sscanf(kernel.release, "%d.%d", &major, &minor);
+  if (major * 100 + minor < 612 || turn_ns() == 0) GTEST_SKIP() << "this kernel does not know turns of a length";
+  const int64_t before = turn_ns();
+  std::thread([] {
+    const int nice = getpriority(PRIO_PROCESS, 0);
+    take_short_turns();
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), nice);
+    int64_t of_child = 0;
+    std::thread([&] { of_child = turn_ns(); }).join();
+    EXPECT_EQ(turn_ns(), 100'000);
+    EXPECT_EQ(of_child, 100'000);
+  }).join();
+  EXPECT_EQ(turn_ns(), before);
 }
 
 }  // namespace

@@ -388,8 +388,8 @@ TEST_P(ManyRanks, LocalIsItsFormula) {
 
 // ---- server ----
 
-// Rank 0 is held two steps ahead of rank 1, in an order that leaves nothing to chance: its gradients lack two of rank 1's
-// steps from its fourth on, and rank 1's never lack any.
+// Rank 0 is held two steps ahead of rank 1, in an order that leaves nothing to chance: its gradients lack two of rank
+// 1's steps from its fourth on, and rank 1's never lack any.
 TEST(Server, DividesTheRateByWhatTheGradientsLacked) {
   constexpr int64_t ordered = 12;
   auto config = config_of(SyncKind::server, 3 * ordered);

@@ -223,14 +223,16 @@ TEST(Codecs, AnInterruptedRunGoesOnExactly) {
                         {"stale", with(SyncKind::stale, [](auto& sync) { sync.staleness = 0; })},
                         every_kind[2],
                         every_kind[3]};
-  const CodecKind codecs[] = {CodecKind::int8,  CodecKind::int4,      CodecKind::fp16,     CodecKind::bf16, CodecKind::sign,
-                              CodecKind::top_k, CodecKind::threshold, CodecKind::low_rank, CodecKind::bound};
+  const CodecKind codecs[] = {CodecKind::int8,      CodecKind::int4,     CodecKind::fp16,
+                              CodecKind::bf16,      CodecKind::sign,     CodecKind::top_k,
+                              CodecKind::threshold, CodecKind::low_rank, CodecKind::bound};
   for (const auto codec : codecs) {
     const bool rounds = codec == CodecKind::int8 || codec == CodecKind::int4;
     for (const auto rounding : {Rounding::nearest, Rounding::stochastic}) {
       if (rounding == Rounding::stochastic && !rounds) continue;
       for (const auto& [name, sync] : kinds) {
-        SCOPED_TRACE(fmt::format("codec {}, rounding {}, {}", static_cast<int>(codec), static_cast<int>(rounding), name));
+        SCOPED_TRACE(
+            fmt::format("codec {}, rounding {}, {}", static_cast<int>(codec), static_cast<int>(rounding), name));
         auto config = run_config(sync, "");
         config.train.precision = Precision::fp32;
         config.sync.codec.kind = codec;

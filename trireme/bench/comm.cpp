@@ -182,8 +182,8 @@ nlohmann::json measure_ranks(const CommBenchOptions& options, int ranks) {
 nlohmann::json measure_gloo(const CommBenchOptions& options, int ranks, const std::vector<std::string>& collectives) {
   std::vector<std::string> sizes;
   for (const int64_t bytes : options.bytes()) sizes.push_back(std::to_string(bytes));
-  return run_command({options.python, script("bench/torch_comm.py"), "--ranks", std::to_string(ranks),
-                      "--sizes", fmt::format("{}", fmt::join(sizes, ",")), "--collectives",
+  return run_command({options.python, script("bench/torch_comm.py"), "--ranks", std::to_string(ranks), "--sizes",
+                      fmt::format("{}", fmt::join(sizes, ",")), "--collectives",
                       fmt::format("{}", fmt::join(collectives, ","))});
 }
 

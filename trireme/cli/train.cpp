@@ -55,7 +55,10 @@ Request read(const TrainOptions& options) {
 
 int train_here(const TrainOptions& options, const Surroundings& around) {
   const auto request = read(options);
-  if (request.config.train.device == DeviceKind::cpu) begin_again_with_waiting_environment(command_line());
+  if (request.config.train.device == DeviceKind::cpu) {
+    begin_again_with_waiting_environment(command_line());
+    take_short_turns();
+  }
   const auto finish = [&](const RunResult& result) {
     if (options.json) {
       std::cout << result.json().dump() << std::endl;

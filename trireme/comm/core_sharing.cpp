@@ -3,6 +3,8 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <ATen/Parallel.h>
 
@@ -45,6 +47,16 @@ int64_t waited_for_cores_ns() {
 }
 
 using GompParallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+// The kernel's sched_attr, in its first version. The kernel's own header cannot stand beside that of older C libraries.
+struct SchedulingAttributes {
+  uint32_t size = sizeof(SchedulingAttributes);
+  uint32_t policy = 0;
+  uint64_t flags = 0;
+  int32_t nice = 0;
+  uint32_t priority = 0;
+  uint64_t runtime = 0, deadline = 0, period = 0;
+};
 
 // GNU's OpenMP, which LibTorch uses; another one keeps its own way of waiting.
 GompParallel gnu_openmp() { return reinterpret_cast<GompParallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel")); }
@@ -128,7 +140,8 @@ void CoreSharing::after_step() {
   if (begun_ns_ != 0) {
     const auto seconds = static_cast<double>(now_ns - begun_ns_) * 1e-9;
     const double waited = static_cast<double>(waited_ns - waited_ns_) * 1e-9;
-    const bool sleeps = choice_.after_window(static_cast<double>(steps_) / seconds, waited / (seconds * at::get_num_threads()));
+    const bool sleeps =
+        choice_.after_window(static_cast<double>(steps_) / seconds, waited / (seconds * at::get_num_threads()));
     if (sleeps != (crowded_ != nullptr)) crowded_ = sleeps ? std::make_unique<CrowdedTeam>() : nullptr;
   }
   begun_ns_ = now_ns;
@@ -142,6 +155,13 @@ std::vector<std::pair<std::string, std::string>> waiting_environment() {
   }
   // Sleeping at once where there are more threads than cores; otherwise looking for some tenths of a millisecond first.
   return {{"OMP_WAIT_POLICY", "passive"}, {"GOMP_SPINCOUNT", "10000"}};
+}
+
+void take_short_turns() {
+  SchedulingAttributes attributes;
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0 || attributes.policy != SCHED_OTHER) return;
+  attributes.runtime = 100'000;  // nanoseconds, the shortest; kernels before 6.12 do not look at it
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 void begin_again_with_waiting_environment(const std::vector<std::string>& arguments) {

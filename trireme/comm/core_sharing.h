@@ -4,7 +4,8 @@
 // them. Alone on its cores a process is fastest where they stay awake meanwhile: waking up takes longer than most
 // pieces. Beside other processes those that stay awake use up the time that the kernel grants the whole process, and
 // the thread that all wait for gets none: a step takes five to a hundred times as long. So this looks, between steps,
-// at how long threads were ready to run and had no core, and lets them sleep where that is faster. It changes no number.
+// at how long threads were ready to run and had no core, and lets them sleep where that is faster. It changes no
+// number.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,10 @@ class CoreSharing {
 // What OpenMP must find in the environment when a process starts, so that CoreSharing can choose between staying awake
 // for a moment and sleeping at once. Empty where the user has chosen.
 std::vector<std::pair<std::string, std::string>> waiting_environment();
+
+// Asks the kernel to let the threads that this one starts run often and briefly, instead of seldom and long: beside
+// others a thread that wakes up with a moment's work then gets its core soon. The shares of time stay what they are.
+void take_short_turns();
 
 // Begins this program again with that environment, unless it has it already. Before there are threads.
 void begin_again_with_waiting_environment(const std::vector<std::string>& arguments);

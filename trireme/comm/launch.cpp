@@ -36,8 +36,7 @@ void kill_rank(const Board& board, pid_t process) {
   // Held by its descriptor, the process cannot become another one before it is killed.
   const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
   if (descriptor < 0) return;
-  if (is_rank(board, process))
-    syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, nullptr, 0);
+  if (is_rank(board, process)) syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, nullptr, 0);
   ::close(descriptor);
 }
 
@@ -84,7 +83,8 @@ std::vector<std::string> mpirun_command(const LaunchOptions& options, const std:
                                  "3",
                                  "-np",
                                  std::to_string(options.ranks)};
-  for (const char* name : {board_variable, "TRIREME_TERMINAL", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+  for (const char* name :
+       {board_variable, "TRIREME_TERMINAL", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
     words.push_back("-x");
     words.push_back(name);
   }

@@ -144,7 +144,7 @@ class LocalSync final : public LooseSync {
   at::Tensor ended_;
   std::vector<at::Tensor> begun_at_, momenta_;
   std::vector<at::Tensor> moved_[2];  // by this rank, in the last two rounds
-  int64_t sent_ = 0;  // the last round whose average this rank has asked for
+  int64_t sent_ = 0;                  // the last round whose average this rank has asked for
   bool wants_stop_ = false;
   double own_loss_ = 0;
 };

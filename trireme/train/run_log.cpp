@@ -43,8 +43,8 @@ void open_run_log(World& world, const fs::path& run_dir) {
   if (world.rank() == 0 && look_around().ours) world.board()->announce_log(fs::absolute(path).string());
   log::set_file(path);
   if (world.rank() != 0) return;
-  log::note(fmt::format("trireme {}: {}, the first is process {} on host {}", TRIREME_VERSION, counted(world.size(), "rank"),
-                        ::getpid(), host));
+  log::note(fmt::format("trireme {}: {}, the first is process {} on host {}", TRIREME_VERSION,
+                        counted(world.size(), "rank"), ::getpid(), host));
   log::note(fmt::format("command line: {}", command_line()));
   log::note(fmt::format("in folder: {}", fs::current_path().string()));
 }
