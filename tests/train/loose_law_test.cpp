@@ -244,6 +244,20 @@ TEST(Codecs, AnInterruptedRunGoesOnExactly) {
   }
 }
 
+// Replicas are compared only where they promise to be equal, also when nothing has just been evaluated or saved.
+TEST(Loose, MeetingsFindNoFaultWhereThereIsNone) {
+  for (const auto& [name, sync] : every_kind) {
+    SCOPED_TRACE(name);
+    const TemporaryFolder folder;
+    auto config = run_config(sync, folder / "run");
+    config.data.validation = 0;
+    config.train.eval_every = 1;
+    config.checkpoint.every = 0;
+    config.watchdog.replicas = 1;
+    EXPECT_EQ(run_whole(config, {}, 3).steps, 24);
+  }
+}
+
 // Other numbers of ranks go on from what the replicas agreed on.
 TEST(Loose, OtherRanksGoOnFromWhatWasAgreed) {
   for (const auto& [name, sync] : every_kind) {

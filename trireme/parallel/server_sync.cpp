@@ -239,6 +239,8 @@ class AsynchronousServer final : public FreeSync {
     use();
     shards_.release();
   }
+  // Each rank has the parameters that its servers last answered with.
+  bool equal_when_together() const override { return false; }
 
  protected:
   void take_in() override {
