@@ -10,7 +10,7 @@ namespace trireme {
 namespace {
 
 TEST(TrainCases, AreConfigurations) {
-  for (const char* name : {"mlp", "gpt", "tiny", "llama", "resnet18", "vgg11"}) {
+  for (const std::string& name : std::vector<std::string>{"mlp", "gpt", "tiny", "llama", "resnet18", "vgg11"}) {
     const auto& known = known_case(name);
     EXPECT_NO_THROW(load_config({}, overrides_of(known))) << name;
     EXPECT_DOUBLE_EQ(known.tolerance, 1e-4) << name;  // what the documentation promises
