@@ -50,6 +50,16 @@ def without_text(line):
     return re.sub(r"//.*", lambda match: " " * len(match.group()), line)
 
 
+def closing(code, begin):
+    """Where the parenthesis that was opened before `begin` closes; None where another line has it."""
+    depth = 1
+    for place in range(begin, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[place], 0)
+        if depth == 0:
+            return place
+    return None
+
+
 def faults_of(line):
     """All changed forms of a line."""
     code = without_text(line)
@@ -61,10 +71,10 @@ def faults_of(line):
             forms.append(line[:match.start()] + other + line[match.end():])
     for match in re.finditer(r"(?<![\w.'])(\d+)(?![\w.'])", code):
         forms.append(line[:match.start()] + str(int(match.group()) + 1) + line[match.end():])
-    condition = re.match(r"(\s*(?:\} else )?(?:if|while) \()(.*)(\)( \{| return.*;| throw.*;|.*;)?)$", code)
-    if condition and condition.group(2).count("(") == condition.group(2).count(")") and ";" not in condition.group(2):
-        begin, end = condition.start(2), condition.end(2)
-        forms.append(line[:begin] + "!(" + line[begin:end] + ")" + line[end:])
+    condition = re.match(r"\s*(?:\} else )?(?:if|while) \(", code)
+    end = closing(code, condition.end()) if condition else None
+    if end is not None and ";" not in code[condition.end():end]:
+        forms.append(line[:condition.end()] + "!(" + line[condition.end():end] + ")" + line[end:])
     if re.match(r"\s*[\w.>\-\[\]]+(\(.*\)| [+\-*/|&]?= .*);\s*$", code) and not re.match(r"\s*(return|const|auto|throw)\b", code):
         forms.append(re.match(r"\s*", line).group() + ";")
     return forms
