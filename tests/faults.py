@@ -91,8 +91,9 @@ def draw(since, seed, count):
 def test_steps(build, path):
     room = path.split("/")[1]
     ctest = ["ctest", "--test-dir", build, "--stop-on-failure", "--timeout", "180", "-j", "2"]
-    own = ctest + ["-R", rf"^unit\.{room}$"]
-    return [own, ctest + ["-L", "unit"], ctest + ["-L", "golden|mpi"], ctest + ["-L", "e2e"]]
+    own = ctest + ["-R", rf"^(unit|e2e)\.{room}$"]
+    slow = "^unit.train$"
+    return [own, ctest + ["-L", "unit|golden|mpi", "-E", slow], ctest + ["-R", slow], ctest + ["-L", "e2e"]]
 
 
 def verdict(build, path):
