@@ -6,7 +6,6 @@ Prints one JSON object: microseconds by collective and bytes.
 import argparse
 import json
 import os
-import socket
 import statistics
 import time
 import warnings
@@ -15,9 +14,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from torch_ranks import free_port, start_ranks
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # names that are new in one version and old in the next
-
 
 def cases(rank, ranks, count):
     data = torch.full((count,), float(rank + 1))
@@ -30,7 +29,6 @@ def cases(rank, ranks, count):
         "all_gather": lambda: dist.all_gather_into_tensor(taken, part),
         "all_to_all": lambda: dist.all_to_all_single(taken, data),
     }
-
 
 def measure(call, blocks, seconds):
     for _ in range(2):
@@ -51,7 +49,6 @@ def measure(call, blocks, seconds):
         times.append(mine.item())
     return statistics.median(times)
 
-
 def run(rank, arguments, port, results):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=arguments.ranks)
@@ -61,10 +58,7 @@ def run(rank, arguments, port, results):
             call = cases(rank, arguments.ranks, int(size) // 4)[name]
             found.setdefault(name, {})[size] = measure(call, arguments.blocks, arguments.seconds) * 1e6
     if rank == 0:
-        results.put(found)
-    dist.barrier()
-    dist.destroy_process_group()
-
+        results.update(found)
 
 def main():
     parser = argparse.ArgumentParser()
@@ -75,16 +69,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.02)
     arguments = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    context = mp.spawn(run, args=(arguments, port, results), nprocs=arguments.ranks, join=False)
-    found = results.get()
-    while not context.join():
-        pass
+    with mp.Manager() as manager:
+        results = manager.dict()
+        start_ranks(run, arguments.ranks, (arguments, free_port(), results))
+        found = dict(results)
     print(json.dumps(found))
-
 
 if __name__ == "__main__":
     main()

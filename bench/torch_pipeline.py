@@ -27,6 +27,7 @@ from torch.distributed.pipelining import (
 )
 
 from torch_models import Block, Norm, read_safetensors
+from torch_ranks import free_port, start_ranks
 
 SCHEDULES = {
     "gpipe": ScheduleGPipe,
@@ -198,9 +199,6 @@ def train(rank, args, sent, result):
         optimizer.zero_grad(set_to_none=True)
         losses.append(sum(part.item() for part in parts))
         moments.append(time.perf_counter())
-    if args.stages > 1:
-        dist.barrier()  # the first rank keeps the store: no rank may leave while another still uses it
-        dist.destroy_process_group()
     result[f"peak.{rank}"] = sum(stage.peak for stage in stages) if args.stages > 1 else 1
     if rank == 0:
         seconds = statistics.median(b - a for a, b in zip(moments[1:], moments[2:]))  # the first two warm up
@@ -224,7 +222,6 @@ def main():
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--weight-decay", type=float, required=True)
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="each message takes up to so much longer")
-    parser.add_argument("--port", type=int, default=29556)
     args = parser.parse_args()
     args.cuts = [int(cut) for cut in args.cuts.split(",") if cut]
     if len(args.cuts) != args.stages * args.chunks - 1:
@@ -236,10 +233,11 @@ def main():
         train(0, args, None, result)
     else:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
+        args.port = free_port()
         sent = torch.zeros(args.stages * args.chunks, 2, args.microbatches, dtype=torch.float64).share_memory_()
         with mp.Manager() as manager:
             shared = manager.dict()
-            mp.spawn(train, args=(args, sent, shared), nprocs=args.stages)
+            start_ranks(train, args.stages, (args, sent, shared))
             result = dict(shared)
     result["peak_in_flight"] = [result.pop(f"peak.{rank}") for rank in range(args.stages)]
     print(json.dumps({key: result[key] for key in ("step_s", "losses", "threads", "torch", "peak_in_flight")}))

@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from torch_models import build, read_safetensors
+from torch_ranks import free_port, start_ranks
 
 WARMUP = 2  # steps that pay for memory, caches and compilation, and are not timed; as many as on the other side
 
@@ -143,7 +144,6 @@ def train(rank, args, result):
     if args.ranks > 1:
         dist.all_reduce(losses)
         losses /= args.ranks
-        dist.destroy_process_group()
     if rank == 0:
         result.update(step_s=times.median(), losses=losses.tolist(), threads=args.threads, torch=torch.__version__)
 
@@ -153,15 +153,18 @@ def run(args):
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         rank, result = int(os.environ["OMPI_COMM_WORLD_RANK"]), {}
         train(rank, args, result)
+        dist.barrier()
+        dist.destroy_process_group()
         return result if rank == 0 else None
     if args.ranks == 1:
         result = {}
         train(0, args, result)
         return result
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    args.port = free_port()
     with mp.Manager() as manager:
         shared = manager.dict()
-        mp.spawn(train, args=(args, shared), nprocs=args.ranks)
+        start_ranks(train, args.ranks, (args, shared))
         return dict(shared)
 
 
@@ -182,7 +185,7 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16", "autocast"], default="fp32", help="bf16: of everything")
     parser.add_argument("--hook", choices=["none", "fp16", "powersgd"], default="none", help="DDP's communication hook")
-    parser.add_argument("--port", type=int, default=29555)
+    parser.add_argument("--port", type=int, default=29555, help="of rank 0, where mpirun starts the ranks")
     parser.add_argument("--master", default="127.0.0.1", help="address of rank 0, where mpirun starts the ranks")
     args = parser.parse_args()
     if args.probe:
