@@ -18,6 +18,7 @@ from torch_ranks import free_port, start_ranks
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # names that are new in one version and old in the next
 
+
 def cases(rank, ranks, count):
     data = torch.full((count,), float(rank + 1))
     part = torch.full((count // ranks,), float(rank + 1))
@@ -29,6 +30,7 @@ def cases(rank, ranks, count):
         "all_gather": lambda: dist.all_gather_into_tensor(taken, part),
         "all_to_all": lambda: dist.all_to_all_single(taken, data),
     }
+
 
 def measure(call, blocks, seconds):
     for _ in range(2):
@@ -49,6 +51,7 @@ def measure(call, blocks, seconds):
         times.append(mine.item())
     return statistics.median(times)
 
+
 def run(rank, arguments, port, results):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=arguments.ranks)
@@ -59,6 +62,7 @@ def run(rank, arguments, port, results):
             found.setdefault(name, {})[size] = measure(call, arguments.blocks, arguments.seconds) * 1e6
     if rank == 0:
         results.update(found)
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -74,6 +78,7 @@ def main():
         start_ranks(run, arguments.ranks, (arguments, free_port(), results))
         found = dict(results)
     print(json.dumps(found))
+
 
 if __name__ == "__main__":
     main()

@@ -239,6 +239,44 @@ TEST(OwnLoop, NeverResets) {
   }
 }
 
+// An update may be too small to change a parameter. It is one all the same. (LibTorch's SGD writes past the version of
+// its parameters: it is known by what it changes.)
+TEST(OwnLoop, NeverResetsAndUpdatesRoundAway) {
+  const auto with = [&](bool resets) {
+    return [=](Loop& loop) {
+      const auto optimizer = loop.torch_optimizer(Kind::adamw);
+      optimizer.set_lr(1e-30);
+      for (int64_t step = 0; step < steps; ++step) {
+        if (resets) optimizer.zero_grad(true);
+        loop.learn(step);
+        loop.see_gradients();
+        optimizer.step();
+      }
+    };
+  };
+  expect_as_plain(with(false), with(true));
+}
+
+// Where nobody resets gradients and an optimizer leaves some out, these add up, as in torch; a word is said, once.
+TEST(OwnLoop, IsWarnedOfGradientsThatNobodyUses) {
+  const auto step_of = [](Loop& loop, bool resets) {
+    torch::optim::AdamW one(loop.net->first->parameters(), AdamWOptions(0.02));
+    for (int64_t step = 0; step < 4; ++step) {
+      if (resets) one.zero_grad();
+      loop.learn(step);
+      loop.see_gradients();
+      one.step();
+    }
+  };
+  testing::internal::CaptureStderr();
+  expect_as_plain([&](Loop& loop) { step_of(loop, false); }, [&](Loop& loop) { step_of(loop, true); });
+  const auto said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("no optimizer has changed "));
+  testing::internal::CaptureStderr();
+  expect_as_plain([&](Loop& loop) { step_of(loop, true); });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::Not(HasSubstr("no optimizer has changed ")));
+}
+
 TEST(OwnLoop, ClipsTheNorm) {
   expect_as_plain_with_all([](Loop& loop, const Stepper& optimizer, bool none) {
     for (int64_t step = 0; step < steps; ++step) {

@@ -6,10 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <thread>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -197,6 +199,23 @@ TEST_F(FolderLockTest, RefusesWhatCannotBeAFolder) {
   std::ofstream(above_ / "file") << "text";
   EXPECT_THAT(refusal([&] { FolderLock::take(above_ / "file"); }), HasSubstr((above_ / "file").string()));
   EXPECT_THAT(refusal([&] { FolderLock::take(above_ / "file/run"); }), HasSubstr("cannot make the folder"));
+}
+
+// A run that was refused takes its folder away again, and a second one may be about to take it.
+TEST_F(FolderLockTest, IsTakenThoughTheFolderVanishesMeanwhile) {
+  const auto folder = above_ / "vanishing";
+  std::atomic<bool> ended{false};
+  std::thread other([&] {
+    while (!ended) ::rmdir(folder.c_str());
+  });
+  for (int tries = 0; tries < 300; ++tries) {
+    auto taken = FolderLock::take(folder);
+    taken.keep();
+    EXPECT_TRUE(fs::exists(folder / "lock"));
+    fs::remove(folder / "lock");
+  }
+  ended = true;
+  other.join();
 }
 
 }  // namespace

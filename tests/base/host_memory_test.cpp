@@ -36,6 +36,7 @@ TEST_F(HostMemoryTest, IsMemoryAndSwapWithoutLimits) {
 }
 
 TEST_F(HostMemoryTest, IsTheLeastOfAllCgroupsAround) {
+  write("proc/meminfo", "MemTotal:       25000 kB\nSwapTotal:          0 kB\n");
   write("proc/self/cgroup", "0::/jobs/7/step\n");
   write("sys/fs/cgroup/jobs/7/step/memory.max", "max\n");
   write("sys/fs/cgroup/jobs/7/memory.max", "3000000\n");
@@ -54,7 +55,29 @@ TEST_F(HostMemoryTest, IsTheLeastOfAllCgroupsAround) {
   EXPECT_EQ(host_memory_limit(root_).bytes, 25000 * 1024);
 }
 
+// A group that may use swap has so much more, but not more than the host has.
+TEST_F(HostMemoryTest, CountsTheSwapOfACgroup) {
+  write("proc/self/cgroup", "0::/job\n");
+  write("sys/fs/cgroup/job/memory.max", "3000000\n");
+  EXPECT_EQ(host_memory_limit(root_).bytes, 3000000 + 1000 * 1024);
+  write("sys/fs/cgroup/job/memory.swap.max", "max\n");
+  EXPECT_EQ(host_memory_limit(root_).bytes, 3000000 + 1000 * 1024);
+  write("sys/fs/cgroup/job/memory.swap.max", "70000\n");
+  EXPECT_EQ(host_memory_limit(root_).bytes, 3070000);
+  write("sys/fs/cgroup/job/memory.swap.max", "0\n");
+  EXPECT_EQ(host_memory_limit(root_).bytes, 3000000);
+}
+
+TEST_F(HostMemoryTest, CountsTheSwapOfACgroupOfTheFirstVersion) {
+  write("proc/self/cgroup", "4:memory:/job\n");
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "4000000\n");
+  EXPECT_EQ(host_memory_limit(root_).bytes, 4000000 + 1000 * 1024);
+  write("sys/fs/cgroup/memory/job/memory.memsw.limit_in_bytes", "4500000\n");
+  EXPECT_EQ(host_memory_limit(root_).bytes, 4500000);
+}
+
 TEST_F(HostMemoryTest, ReadsTheFirstVersionOfCgroupsToo) {
+  write("proc/meminfo", "MemTotal:       25000 kB\nSwapTotal:          0 kB\n");
   write("proc/self/cgroup", "12:cpu,cpuacct:/other\n4:memory:/slurm/job_3\n");
   write("sys/fs/cgroup/memory/slurm/job_3/memory.limit_in_bytes", "4000000\n");
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");

@@ -26,6 +26,10 @@ TINY = ["model.kind=gpt", "model.layers=2", "model.width=32", "model.heads=4", "
 # mpirun refuses root and more ranks than cores unless it is told that both are meant.
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
+# Jobs hear ctrl-C and the end of a session, also where the tests themselves were started to ignore them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 # The marks that launchers leave: a test that is itself run by one of them must not pass them on.
 LAUNCHER_MARKS = ("TRIREME_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMP_")
 

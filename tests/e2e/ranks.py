@@ -44,6 +44,7 @@ def test():
             worst = max(abs(a - b) / abs(b) for a, b in zip(found, reference))
             check(worst <= 1e-9, f"{name}: losses differ by {worst:.2e} relative\n{found}\n{reference}")
             check(says is None or says in job.output, f"{name}: does not say {says!r}:\n{job.output}")
+            check(job.output.count("started by") <= 1, f"{name}: says more than once who started it:\n{job.output}")
             check(not job.leftovers(), f"{name} left behind {job.leftovers()}")
             print(f"{name}: largest difference {worst:.2e}")
 

@@ -61,6 +61,29 @@ def twice(args, where, words):
     print(f"second ctrl-C: status {status} after {took_s:.1f} s")
 
 
+def immune(args, where):
+    """Under nohup the end of a session is no reason to stop, neither to one rank nor to a job; SIGTERM is. After SIGTERM
+    the end of the session says nothing new, another SIGTERM or ctrl-C does."""
+    ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
+    for name, words in {"one": [], "job": ["--ranks", RANKS]}.items():
+        job = Job([*ignoring, args.program, "train", *CONFIG, "train.steps=100000", "checkpoint.every=0", *words, f"run_dir=hup-{name}"], where)
+        job.wait_for_step(3)
+        os.kill(job.process.pid, signal.SIGHUP)
+        reached = int(re.findall(r"step (\d+)/", job.plain)[-1])
+        job.wait_for_step(reached + 20)
+        os.kill(job.process.pid, signal.SIGTERM)
+        status = job.wait(20)
+        check(status == 143 and checkpoints(where / f"hup-{name}"), f"nohup, {name}: SIGTERM gave status {status}:\n{job.output}")
+        job = Job([args.program, "train", *CONFIG, *SLOW_SAVE, *words, f"run_dir=session-{name}"], where)
+        job.wait_for_step(3)
+        os.kill(job.process.pid, signal.SIGTERM)
+        job.wait_for_text("saving a checkpoint")
+        os.kill(job.process.pid, signal.SIGHUP)
+        status = job.wait(40)
+        check(status == 143 and checkpoints(where / f"session-{name}"), f"SIGTERM and SIGHUP, {name}: status {status}:\n{job.output}")
+    print("nohup: SIGHUP is not heard; with SIGTERM it is no second wish")
+
+
 def frozen(where, name, words):
     """A rank that is stopped, as by SIGSTOP or a dead disk: named, and the job ends."""
     job = Job([*words, f"run_dir={name.replace(' ', '-')}"], where)
@@ -109,6 +132,7 @@ def test():
         alone_bytes = final_bytes(where / "alone", STEPS)  # other sums than those of three ranks: other last bits
         asked_to_stop(args, where, alone_bytes, "ctrl-C of one rank", alone, type_control_c, 130, slow_save=False, terminal=True)
         twice(args, where, own)
+        immune(args, where)
         frozen(where, "SIGSTOP", own)
         if not shutil.which("mpirun"):
             print("no mpirun here: its cases are left out")

@@ -43,6 +43,23 @@ TEST(Mesh, RefusesRanksThatItCannotUse) {
   EXPECT_EQ(make_mesh({.pipe = 2, .data = 2}, 4).replicas(), 2);
 }
 
+TEST(Mesh, SaysHowManyRanksItCouldUse) {
+  const auto refusal = [](const ParallelConfig& parallel, int ranks) {
+    try {
+      make_mesh(parallel, ranks);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal({.pipe = 2}, 5),
+            "5 ranks cannot be laid out as parallel.pipe = 2: start 4 or 6 ranks, or change the layout");
+  EXPECT_EQ(refusal({.pipe = 4}, 3),
+            "3 ranks cannot be laid out as parallel.pipe = 4: start 4 ranks, or change the layout");
+  EXPECT_EQ(refusal({.pipe = 2, .data = 2}, 5),
+            "5 ranks cannot be laid out as parallel.pipe = 2 times parallel.data = 2: start 4 ranks, or change the layout");
+}
+
 TEST(Mesh, StagesMayHaveDifferentNumbersOfReplicas) {
   const Mesh mesh = make_mesh({.pipe = 3, .replicas = {3, 1, 2}}, 6);
   EXPECT_FALSE(mesh.even());

@@ -51,6 +51,22 @@ TEST_F(FitsTest, CountsTheSamplesOfABatch) {
   EXPECT_EQ(least({0, 1}, 10), 1200 + 40);
 }
 
+TEST_F(FitsTest, CountsWhatLiesInAPoolAlone) {
+  const auto fits = [&](const MemoryPool& pool) {
+    try {
+      check_fits(config_, stages_, mesh_, pool, 10);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  // A card has the state, and of the samples a microbatch at most; its host has the samples.
+  EXPECT_TRUE(fits({"card 0", 1200, {0, 1}, /*state=*/true, /*samples=*/false}));
+  EXPECT_FALSE(fits({"card 0", 1199, {0, 1}, /*state=*/true, /*samples=*/false}));
+  EXPECT_TRUE(fits({"this host", 80, {0, 1, 2, 3}, /*state=*/false, /*samples=*/true}));
+  EXPECT_FALSE(fits({"this host", 79, {0, 1, 2, 3}, /*state=*/false, /*samples=*/true}));
+}
+
 TEST_F(FitsTest, CountsOnceWhatRanksShare) {
   config_.sync.kind = SyncKind::root;  // each parameter's state has one owner among two replicas
   EXPECT_EQ(least({0, 1}), 2 * 200 + 400);

@@ -62,7 +62,7 @@ TEST_F(CheckpointParts, AreGatheredAndTheirNotesTakenAway) {
 // The part of a rank that writes nothing at all: another run took it, or that rank sees another folder.
 TEST_F(CheckpointParts, AWaitHasAnEndAndNamesTheRank) {
   wait.patience_s = 0.3;
-  EXPECT_THAT(failure(), AllOf(HasSubstr("rank 6 has written nothing into " + partial.string()),
+  EXPECT_THAT(failure(), AllOf(HasSubstr("rank 6 has given no sign of life in " + partial.string()),
                                HasSubstr("part-1.json is missing there")));
 }
 
@@ -74,7 +74,7 @@ TEST_F(CheckpointParts, AWaitIsShorterOnceTheRunIsAskedToStop) {
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     stop = true;
   });
-  EXPECT_THAT(failure(), AllOf(HasSubstr("rank 6 has written nothing"), HasSubstr("the run was asked to stop")));
+  EXPECT_THAT(failure(), AllOf(HasSubstr("rank 6 has given no sign of life"), HasSubstr("the run was asked to stop")));
   user.join();
 }
 
@@ -104,6 +104,43 @@ TEST_F(CheckpointParts, GrowthIsProgressAndWaitingIsNot) {
   wait.patience_s = 1.2;
   EXPECT_NE(failure(), "");
   EXPECT_LE(progress, 1) << "the folder never changed but for our own note";
+}
+
+// A slow disk: what a writer waits for shows in the folder only when it is there.
+TEST_F(CheckpointParts, ASignOfLifeIsWorthWaitingFor) {
+  wait.patience_s = wait.hurried_s = 2;
+  wait.hurried = [] { return true; };
+  std::thread other([&] {
+    {
+      const PartPulse pulse(partial, 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(4500));  // in fsync
+    }
+    note_part(partial, 1, {{"b", {{"bytes", 2}}}});
+  });
+  EXPECT_EQ(failure(), "");
+  other.join();
+  EXPECT_TRUE(fs::is_empty(partial)) << "signs of life are no part of a checkpoint";
+}
+
+// The writer itself gives the signs, as long as it is at work and no longer.
+TEST_F(CheckpointParts, AWriterAtWorkGivesSignsOfLife) {
+  Recorder recorder;
+  const auto model = build_model({.kind = ModelKind::mlp, .layers = 1, .width = 64, .inputs = 64, .classes = 2}, 0);
+  model->initialize(1);
+  ParameterStore store(model->parameters(), Precision::fp32, at::kCPU, 4000,
+                       [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
+  CheckpointPart part;
+  part.stage = part.writer = 1;
+  part.stages = 2;
+  part.writer_ranks = {0, 6};
+  CheckpointWriter writer(folder / "run", {.keep = 1, .rate_mb = 0.008}, "", recorder, part);  // some two seconds
+  writer.save(model->parameters(), store, {.step = 7});
+  const auto place = folder / "run/checkpoints/step-7.partial";
+  EXPECT_FALSE(writer.finish(1.3));
+  EXPECT_TRUE(fs::exists(place / "part-1.alive"));
+  EXPECT_TRUE(writer.finish(60));
+  EXPECT_FALSE(fs::exists(place / "part-1.alive"));
+  EXPECT_TRUE(fs::exists(place / "part-1.json"));
 }
 
 // A rank whose saving thread waits for another is not at work: its watchdog must see that.

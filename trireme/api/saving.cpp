@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_lock.h"
+#include "trireme/device/foreign_error.h"
 #include "trireme/parallel/replica_check.h"
 #include "trireme/train/checkpoint.h"
 
@@ -50,8 +51,8 @@ void save(const std::filesystem::path& folder, ReplicatedModule& model, const Mo
       writer.save(model.parameters(), model.store(), progression, model.buffers());
       writer.finish(1e9);
       problem = writer.failure().value_or("");
-    } catch (const Error& error) {
-      problem = error.what();
+    } catch (...) {
+      problem = explain(std::current_exception()).error.what();
     }
   }
   problem = world.from_first(problem, "save");

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/log.h"
 
 namespace trireme {
 
@@ -26,12 +27,16 @@ ShownGradients::ShownGradients(const ParameterList& parameters, const ShownGradi
   resets_ = before.resets_;
   expects_used_ = before.expects_used_;
   used_ = before.used_;
+  warned_ = before.warned_;
   // The gradients that were shown stay as they are: they are taken over as if their user had replaced them.
   if (before.values_.empty()) return;
   values_.resize(parameters_.size());
+  versions_.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t j = 0; j < before.parameters_.size(); ++j) {
-      if (parameters_[i]->value.is_same(before.parameters_[j]->value)) values_[i] = before.values_[j];
+      if (!parameters_[i]->value.is_same(before.parameters_[j]->value)) continue;
+      values_[i] = before.values_[j];
+      versions_[i] = before.versions_[j];
     }
   }
 }
@@ -40,6 +45,7 @@ void ShownGradients::show(bool complete) {
   const c10::NoGradGuard no_grad;
   const bool watches = complete && !resets_ && !expects_used_;
   values_.resize(watches ? parameters_.size() : 0);
+  versions_.resize(values_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     auto& parameter = *parameters_[i];
     if (!has_[i]) {
@@ -51,6 +57,7 @@ void ShownGradients::show(bool complete) {
     if (!watches) continue;
     if (!values_[i].defined()) values_[i] = at::empty_like(parameter.value.detach());
     values_[i].copy_(parameter.value);
+    versions_[i] = static_cast<uint64_t>(parameter.value._version());
   }
 }
 
@@ -78,13 +85,36 @@ bool ShownGradients::was_reset(size_t i) const {
 bool ShownGradients::was_used(size_t i) const {
   if (expects_used_) return used_;
   if (values_.empty() || !values_[i].defined()) return false;
+  if (static_cast<uint64_t>(parameters_[i]->value._version()) != versions_[i]) return true;
   const auto now = parameters_[i]->value.detach();
   return values_[i].options().type_equal(now.options()) ? !at::equal(values_[i], now) : true;
+}
+
+// In a loop that resets nothing some gradients have been used and others have not: it is not sure what is meant.
+void ShownGradients::warn_of_unused() {
+  if (warned_ || resets_ || expects_used_ || values_.empty()) return;
+  const Parameter* unused = nullptr;
+  bool any_used = false;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!has_[i] || !values_[i].defined()) continue;
+    if (was_used(i)) {
+      any_used = true;
+    } else {
+      unused = parameters_[i].get();
+    }
+  }
+  if (!any_used || !unused) return;
+  warned_ = true;
+  log::warn(
+      "no optimizer has changed {}, and others it has: its gradient is kept, and the next is added to it. Call "
+      "zero_grad() after each step where that is not meant",
+      unused->name);
 }
 
 void ShownGradients::hide(bool first, double weight) {
   const c10::NoGradGuard no_grad;
   take();
+  if (first) warn_of_unused();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     auto& parameter = *parameters_[i];
     if (first && has_[i] && !resets_ && was_used(i)) has_[i] = 0;

@@ -40,13 +40,17 @@ class ShownGradients {
  private:
   bool was_reset(size_t i) const;
   bool was_used(size_t i) const;
+  void warn_of_unused();
 
   ParameterList parameters_;
   std::vector<at::Tensor> shown_;  // by parameter: what .grad is, as long as its user does not replace it
   std::vector<char> has_;
-  std::vector<at::Tensor> values_;  // by parameter: as they were when gradients were shown
+  // By parameter: as they were when gradients were shown. An update that rounds away changes the version alone.
+  std::vector<at::Tensor> values_;
+  std::vector<uint64_t> versions_;
   bool resets_ = false;             // the user resets gradients, as most loops do: nothing has to be guessed
   bool expects_used_ = false, used_ = false;
+  bool warned_ = false;
 };
 
 }  // namespace trireme

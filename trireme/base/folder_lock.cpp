@@ -83,7 +83,11 @@ void FolderLock::lock() {
     descriptor_ = open_lock(path, O_RDWR | O_CREAT | O_EXCL);
     const bool is_new = descriptor_ >= 0;
     if (!is_new && errno == EEXIST) descriptor_ = open_lock(path, O_RDWR);
-    if (descriptor_ < 0 && errno == ENOENT) continue;  // it was taken away in between
+    if (descriptor_ < 0 && errno == ENOENT) {  // the file was taken away in between, or the folder with it
+      make_folder(folder_);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
     if (is_new && made_ == Made::nothing) made_ = Made::file;
     if (descriptor_ < 0)
       refuse("{}: {}; a job needs a folder that it can write into", path.string(), std::strerror(errno));

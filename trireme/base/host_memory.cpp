@@ -1,6 +1,7 @@
 #include "trireme/base/host_memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -21,15 +22,21 @@ std::optional<int64_t> number_in(const fs::path& file) {
   return {};
 }
 
+struct Installed {
+  int64_t memory = 0, swap = 0;
+};
+
 // Of /proc/meminfo, whose lines are "MemTotal:  24689668 kB".
-int64_t memory_and_swap(const fs::path& file) {
+Installed installed(const fs::path& file) {
   std::ifstream stream(file);
-  int64_t bytes = 0, kilobytes = 0;
+  Installed found;
+  int64_t kilobytes = 0;
   for (std::string name, unit; stream >> name >> kilobytes; std::getline(stream, unit)) {
-    if (name == "MemTotal:" || name == "SwapTotal:") bytes += kilobytes * 1024;
+    if (name == "MemTotal:") found.memory = kilobytes * 1024;
+    if (name == "SwapTotal:") found.swap = kilobytes * 1024;
   }
-  if (bytes == 0) fail("{} does not say how much memory this host has", file.string());
-  return bytes;
+  if (found.memory == 0) fail("{} does not say how much memory this host has", file.string());
+  return found;
 }
 
 // The groups that this process is in, as paths in the tree of cgroups: "/" where a container shows its own as the root.
@@ -44,10 +51,20 @@ fs::path own_group(const fs::path& root, const std::string& controller) {
   return "/";
 }
 
+// The bytes that a group's processes may have, in memory and in swap. Its bounds are apart in version 2; version 1
+// bounds the sum too, where the kernel counts swap.
+std::optional<int64_t> limit_of(const fs::path& group, int64_t swap) {
+  if (const auto memory = number_in(group / "memory.max"))
+    return std::min(*memory, INT64_MAX - swap) + std::min(swap, number_in(group / "memory.swap.max").value_or(swap));
+  if (const auto sum = number_in(group / "memory.memsw.limit_in_bytes")) return sum;
+  if (const auto memory = number_in(group / "memory.limit_in_bytes")) return std::min(*memory, INT64_MAX - swap) + swap;
+  return {};
+}
+
 // Every group is also bound by those that it lies in.
-void take_least(HostMemory& least, const fs::path& tree, fs::path group, const char* limit) {
+void take_least(HostMemory& least, const fs::path& tree, fs::path group, int64_t swap) {
   for (;; group = group.parent_path()) {
-    const auto bytes = number_in(tree / group.relative_path() / limit);
+    const auto bytes = limit_of(tree / group.relative_path(), swap);
     if (bytes && *bytes > 0 && *bytes < least.bytes) least = {*bytes, "the cgroup " + group.string()};
     if (!group.has_relative_path()) return;
   }
@@ -56,9 +73,10 @@ void take_least(HostMemory& least, const fs::path& tree, fs::path group, const c
 }  // namespace
 
 HostMemory host_memory_limit(const fs::path& root) {
-  HostMemory least{memory_and_swap(root / "proc/meminfo"), "this host"};
-  take_least(least, root / "sys/fs/cgroup", own_group(root, ""), "memory.max");
-  take_least(least, root / "sys/fs/cgroup/memory", own_group(root, "memory"), "memory.limit_in_bytes");
+  const auto [memory, swap] = installed(root / "proc/meminfo");
+  HostMemory least{memory + swap, "this host"};
+  take_least(least, root / "sys/fs/cgroup", own_group(root, ""), swap);
+  take_least(least, root / "sys/fs/cgroup/memory", own_group(root, "memory"), swap);
   return least;
 }
 

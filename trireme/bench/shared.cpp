@@ -155,12 +155,12 @@ class EndlessRun {
 
   size_t steps_since(uintmax_t moment) const { return lines(moment, written()).size(); }
 
-  void ask_to_stop() const { ::kill(pid_, SIGINT); }
+  void ask_to_stop() const { ::kill(pid_, SIGTERM); }
   void wait() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
     pid_ = -1;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 128 + SIGINT)
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 128 + SIGTERM)
       fail("a run that was asked to stop ended with status {} and said: {}", status, said());
   }
 

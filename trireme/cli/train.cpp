@@ -59,6 +59,7 @@ int train_here(const TrainOptions& options, const Surroundings& around) {
     begin_again_with_waiting_environment(command_line());
     take_short_turns();
   }
+  if (around.launcher != Launcher::nobody && around.launcher != Launcher::trireme) log::info("{}", around.describe());
   const auto finish = [&](const RunResult& result) {
     if (options.json) {
       std::cout << result.json().dump() << std::endl;
@@ -101,7 +102,6 @@ int run_train(const TrainOptions& options) {
       refuse("--ranks {}, but {}: leave --ranks out", options.ranks, around.describe());
     }
     log::set_rank(around.rank);
-    if (around.launcher != Launcher::trireme) log::info("{}", around.describe());
     if (options.dry_run) {
       if (around.rank == 0) {
         const auto request = read(options);

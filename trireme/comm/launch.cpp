@@ -129,6 +129,7 @@ void pause(Job& job) {
 void ask_to_stop(Job& job, int signal) {
   if (signal == SIGTSTP) return pause(job);
   if (job.stop_signal != 0) {
+    if (signal == SIGHUP) return;  // it comes with SIGTERM when a session ends
     log::warn("asked to stop again: leaving at once, without saving");
     job.stopped_twice = true;
     job.kill_all();

@@ -34,6 +34,11 @@ class MpiMail final : public Mail {
         MPI_Cancel(&request);
         MPI_Wait(&request, MPI_STATUS_IGNORE);
       }
+      if (way->tensor != MPI_REQUEST_NULL) {  // of a sender that is gone
+        int done = 0;
+        MPI_Cancel(&way->tensor);
+        MPI_Test(&way->tensor, &done, MPI_STATUS_IGNORE);
+      }
     }
     for (auto& message : outgoing_) (void)message.release();
     MPI_Comm_free(&comm_);

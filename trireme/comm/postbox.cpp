@@ -112,7 +112,8 @@ void Postbox::expect(Box box) {
   PendingTensor message;
   std::unique_lock lock(mutex_);
   auto& slot = boxes_[box];
-  const auto failure = failure_;
+  const auto untold = std::exchange(slot.untold, nullptr);
+  const auto failure = failure_ ? failure_ : untold;
   if (!failure) {
     if (slot.waiting.empty()) {
       slot.expected = true;
@@ -130,6 +131,7 @@ void Postbox::listen(int from, MessageTag tag, Take take, Failed failed) {
   {
     std::lock_guard lock(mutex_);
     box = box_of(from, tag);
+    boxes_[box].listened = true;
   }
   open(from, tag, [this, box, take = std::move(take), failed = std::move(failed)](auto message, auto error) {
     if (error) return failed(error);
@@ -304,6 +306,7 @@ void Postbox::tell_all(const std::exception_ptr& error) {
     std::lock_guard lock(mutex_);
     for (auto& slot : boxes_) {
       if (slot.expected) waiting.push_back(&slot);
+      if (slot.listened && !slot.expected) slot.untold = error;
       slot.expected = false;
     }
   }

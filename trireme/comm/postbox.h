@@ -64,6 +64,8 @@ class Postbox final : public Helper, MailHandler {
     bool expected = false;
     std::deque<PendingTensor> waiting;
     at::Tensor arriving;  // on the host
+    bool listened = false;       // its messages are expected one after the other, without end
+    std::exception_ptr untold{};  // what a listener hears that was busy when all were told
   };
   struct Delayed {
     int64_t due_ns;

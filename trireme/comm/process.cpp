@@ -112,8 +112,8 @@ bool still_runs(pid_t pid) {
 
 bool is_stopped(pid_t pid) { return state_of(pid) == 'T'; }
 
-double suspend_together(const std::vector<pid_t>& processes) {
-  constexpr int patience_ms = 2000;
+double suspend_together(const std::vector<pid_t>& processes, double patience_s) {
+  const int patience_ms = static_cast<int>(1000 * patience_s);
   for (const pid_t pid : processes) ::kill(pid, SIGTSTP);
   // Those that have processes of their own stop these first. Who continued one before it has stopped would lose it.
   int waited_ms = 0;

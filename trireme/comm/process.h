@@ -35,7 +35,8 @@ bool is_stopped(pid_t pid);
 
 // What ctrl-Z means for a program with processes in groups of their own, which the terminal does not reach: stops them,
 // then this one, and lets all go on when this one is continued (fg). Returns after that, with the seconds in between.
-double suspend_together(const std::vector<pid_t>& processes);
+// A process that has not stopped of itself within `patience_s` is stopped anyway.
+double suspend_together(const std::vector<pid_t>& processes, double patience_s = 2);
 
 // From now on signals that end or stop programs, and children's ends, are heard here and nowhere else, unless this
 // program was started with a signal ignored (nohup). Make it before there are

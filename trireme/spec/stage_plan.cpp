@@ -162,7 +162,7 @@ void check_memory(const RunConfig& config, const std::vector<StagePlan>& stages)
 void check_fits(const RunConfig& config, const std::vector<StagePlan>& stages, const Mesh& mesh, const MemoryPool& pool,
                 int64_t sample_bytes) {
   double values = 0, gradients = 0, optimizer = 0;
-  for (const int rank : pool.ranks) {
+  for (const int rank : pool.state ? pool.ranks : std::vector<int>()) {
     const auto& stage = stages[static_cast<size_t>(mesh.stage_of(rank))];
     // Under hogwild all ranks share one copy; under root only one replica keeps the state of a parameter.
     const double copies = config.sync.kind == SyncKind::hogwild ? static_cast<double>(pool.ranks.size()) : 1;
@@ -172,7 +172,7 @@ void check_fits(const RunConfig& config, const std::vector<StagePlan>& stages, c
     optimizer += static_cast<double>(stage.optimizer_bytes) / owners;
   }
   const double share = static_cast<double>(pool.ranks.size()) / mesh.ranks();
-  const double batch = static_cast<double>(sample_bytes * config.train.batch) * share;
+  const double batch = pool.samples ? static_cast<double>(sample_bytes * config.train.batch) * share : 0;
   const double least = values + gradients + optimizer + batch;
   if (least <= static_cast<double>(pool.bytes)) return;
   refuse(

@@ -43,15 +43,16 @@ std::string describe(const std::vector<StagePlan>& stages);
 // Refuses a plan whose ranks need more than memory.limit_mb.
 void check_memory(const RunConfig& config, const std::vector<StagePlan>& stages);
 
-// Memory that some ranks share: a host's, or a card's.
+// Memory that some ranks share, a host's or a card's, and what of them lies in it.
 struct MemoryPool {
   std::string name;
   int64_t bytes = 0;
   std::vector<int> ranks;
+  bool state = true;    // parameters, masters, gradients, optimizer state
+  bool samples = true;  // of one batch
 };
 
-// Refuses a plan whose ranks cannot fit into the memory that they share. Only what they surely need is counted:
-// parameters, masters, gradients, optimizer state, and the samples of one batch.
+// Refuses a plan whose ranks cannot fit into the memory that they share. Only what they surely need is counted.
 void check_fits(const RunConfig& config, const std::vector<StagePlan>& stages, const Mesh& mesh, const MemoryPool& pool,
                 int64_t sample_bytes);
 

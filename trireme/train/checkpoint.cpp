@@ -327,8 +327,8 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto& progression = snapshot.progression;
   const auto name = fmt::format("step-{}", progression.step);
   const auto partial = folder_ / (name + partial_suffix), whole = folder_ / name;
-  make_folder(partial);
   try {
+    make_folder(partial);
     write_part(snapshot, partial);
   } catch (...) {
     note_failed_part(partial, part_.writer);
@@ -366,6 +366,8 @@ void CheckpointWriter::write_part(const Snapshot& snapshot, const fs::path& part
   RateLimit limit(static_cast<uint64_t>(config_.rate_mb * 1e6));
   const auto one_of = [](int number, int count) { return fmt::format("-{:05}-of-{:05}", number + 1, count); };
   const auto suffix = part_.stages == 1 ? std::string() : one_of(part_.stage, part_.stages);
+  std::optional<PartPulse> pulse;
+  if (part_.writer != 0) pulse.emplace(partial, part_.writer);  // the first waits for the others
   ordered_json files;
   const auto write_file = [&](const std::string& name, const std::vector<Snapshot::Entry>& entries) {
     std::vector<TensorInfo> tensors;
@@ -386,6 +388,7 @@ void CheckpointWriter::write_part(const Snapshot& snapshot, const fs::path& part
   }
   if (!snapshot.own.empty())
     write_file("rank" + one_of(part_.writer, static_cast<int>(part_.writer_ranks.size())), snapshot.own);
+  pulse.reset();  // from the note on the folder is the first writer's
   note_part(partial, part_.writer, files);
 }
 

@@ -20,9 +20,11 @@ namespace {
 
 constexpr auto look_interval = std::chrono::milliseconds(5);
 constexpr auto growth_interval = std::chrono::milliseconds(250);
+constexpr auto beat_interval = std::chrono::seconds(1);
 constexpr double silent_s = 10;  // before somebody is told what is waited for
 
 fs::path note_of(const fs::path& partial, int writer) { return partial / fmt::format("part-{}.json", writer); }
+fs::path pulse_of(const fs::path& partial, int writer) { return partial / fmt::format("part-{}.alive", writer); }
 fs::path failure_of(const fs::path& partial, int writer) { return partial / fmt::format("part-{}.failed", writer); }
 
 // Bytes of all files in the folder, and how many there are: whatever changes it is somebody's work.
@@ -64,14 +66,14 @@ class NoteWait {
     const bool hurried = wait_.hurried();
     if (still_s > (hurried ? wait_.hurried_s : wait_.patience_s)) {
       fail(
-          "rank {} has written nothing into {} for {}{}, and {} is missing there: is that folder the same for all "
+          "rank {} has given no sign of life in {} for {}{}, and {} is missing there: is that folder the same for all "
           "ranks?",
           rank_, partial_.string(), human_seconds(still_s), hurried ? " and the run was asked to stop" : "",
           note_of(partial_, writer_).filename().string());
     }
     if (still_s > silent_s && !warned_) {
       warned_ = true;
-      log::warn("{} waits for the part of rank {}, which has written nothing for {} (given up after {})",
+      log::warn("{} waits for the part of rank {}, which has given no sign of life for {} (given up after {})",
                 partial_.filename().string(), rank_, human_seconds(still_s), human_seconds(wait_.patience_s));
     }
   }
@@ -95,6 +97,28 @@ void note_failed_part(const fs::path& partial, int writer) noexcept {
     std::ofstream(failure_of(partial, writer));
   } catch (...) {
     // The wait ends without it too, only later.
+  }
+}
+
+PartPulse::PartPulse(const fs::path& partial, int writer) : file_(pulse_of(partial, writer)) {
+  thread_ = std::thread([this] { beat(); });
+}
+
+PartPulse::~PartPulse() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  std::error_code ignored;
+  fs::remove(file_, ignored);
+}
+
+void PartPulse::beat() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, beat_interval, [this] { return ending_; })) {
+    std::ofstream(file_, std::ios::app) << '.';  // on a full disk the part itself fails, and says so
   }
 }
 

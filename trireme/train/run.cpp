@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 #include <set>
 
@@ -162,14 +163,16 @@ std::vector<int> ranks_here(World& world) {
 
 // The memory of this host, or of each of its cards, with the ranks that share it, of those on this host.
 std::vector<MemoryPool> pools_here(const RunConfig& config, const std::vector<int>& ranks) {
-  if (config.train.device == DeviceKind::cpu) {
-    const auto host = host_memory_limit();
-    return {{host.source, host.bytes, ranks}};
-  }
+  const auto limit = host_memory_limit();
+  MemoryPool host{limit.source, limit.bytes, ranks};
+  if (config.train.device == DeviceKind::cpu) return {host};
   std::vector<MemoryPool> pools;
-  for (const int64_t bytes : card_bytes()) pools.push_back({fmt::format("card {}", pools.size()), bytes, {}});
+  for (const int64_t bytes : card_bytes())
+    pools.push_back({fmt::format("card {}", pools.size()), bytes, {}, /*state=*/true, /*samples=*/false});
   if (pools.empty()) choose_device(true, 0);  // says why there is none
   for (size_t i = 0; i < ranks.size(); ++i) pools[i % pools.size()].ranks.push_back(ranks[i]);
+  host.state = false;  // the samples of a step lie there until their microbatch is on its turn
+  pools.push_back(host);
   return pools;
 }
 
@@ -218,9 +221,11 @@ void give_first_rank_time(World& world) {
   for (int tries = 0; tries < 100 && !world.board()->faulted(); ++tries) usleep(10'000);
 }
 
-// What a run of this rank holds for as long as it may write: first the folder, then what writes there.
+// What a run of this rank holds for as long as it may write: first the folder, then what writes there. Whoever ends the
+// process, the watchdog or the run itself, holds `ending` from then on.
 struct Holdings {
   RunFolder folder;
+  std::mutex ending;
   std::unique_ptr<CheckpointWriter> writer;
 };
 
@@ -231,6 +236,7 @@ class Run {
       : config_(config),
         world_(world),
         options_(options),
+        ending_(holdings.ending),
         writer_(holdings.writer),
         resolved_(resolved_yaml(config)),
         folder_(holdings.folder) {}
@@ -309,6 +315,7 @@ class Run {
     for (int writer = 0; writer < (own ? world_.size() : mesh.stages); ++writer)
       part.writer_ranks.push_back(own ? writer : mesh.rank_of(writer, 0));
     part.stop_asked = [board = world_.board()] { return board->stop_requested() != 0; };
+    const std::lock_guard not_while_ending(ending_);
     writer_ = std::make_unique<CheckpointWriter>(folder_.path, config_.checkpoint, resolved_, world_.recorder(), part);
   }
 
@@ -441,6 +448,7 @@ class Run {
   const RunConfig& config_;
   World& world_;
   const RunOptions& options_;
+  std::mutex& ending_;
   std::unique_ptr<CheckpointWriter>& writer_;
   const std::string resolved_;
   Split data_;
@@ -466,6 +474,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
             .stop_s = config.watchdog.stop,
             .before_exit =
                 [&] {
+                  (void)std::unique_lock(holdings.ending).release();  // for good
                   if (holdings.writer) holdings.writer->finish(5);  // a save under way is worth a moment
                   end_run_log(world, world.board()->fault_exit_status());
                 },
@@ -487,6 +496,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
       if (error.kind() == Error::Kind::refused && world.rank() != 0) give_first_rank_time(world);
       world.board()->slot(world.local_rank()).state.store(RankState::failed);
       world.announce(std::make_exception_ptr(error));
+      (void)std::unique_lock(holdings.ending).release();  // the watchdog may be faster, and ends the process
       holdings.writer.reset();
       holdings.folder.lock.reset();
       end_run_log(world, error.exit_status());

@@ -3,9 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
@@ -15,12 +15,12 @@ namespace trireme {
 namespace {
 
 std::atomic<int> pipe_of_process{-1};
-std::array<std::atomic<int>, 65> heard{};  // times, by signal
+std::atomic<int> heard{0};  // how often
 
 void on_stop_signal(int number) {
   const int saved = errno;
   // The third finds a thread that cannot even leave, as one that waits for a lost disk.
-  if (heard[static_cast<size_t>(number)].fetch_add(1) >= 2) {
+  if (heard.fetch_add(1) >= 2 && number != SIGHUP) {
     ::signal(number, SIG_DFL);
     ::raise(number);
   }
@@ -43,7 +43,7 @@ const char* signal_name(int signal) {
 StopSignals::StopSignals(std::shared_ptr<Board> board) : board_(std::move(board)) {
   if (::pipe2(pipe_, O_CLOEXEC) != 0) fail_errno("pipe");
   pipe_before_ = pipe_of_process.exchange(pipe_[1]);
-  for (auto& times : heard) times = 0;
+  heard = 0;
   thread_ = std::thread([this, rank = log::rank()] {
     log::set_rank(rank);
     listen();
@@ -51,7 +51,10 @@ StopSignals::StopSignals(std::shared_ptr<Board> board) : board_(std::move(board)
   struct sigaction action{};
   action.sa_handler = on_stop_signal;
   action.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < std::size(signals); ++i) sigaction(signals[i], &action, &before_[i]);
+  for (size_t i = 0; i < std::size(signals); ++i) {
+    sigaction(signals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) sigaction(signals[i], &action, nullptr);
+  }
 }
 
 StopSignals::~StopSignals() {
@@ -64,11 +67,13 @@ StopSignals::~StopSignals() {
 }
 
 void StopSignals::listen() {
+  bool asked = false;
   for (unsigned char number = 0;;) {
     const ssize_t count = ::read(pipe_[0], &number, 1);
     if (count < 0 && errno == EINTR) continue;
     if (count != 1 || number == 0) return;
-    if (heard[number] < 2) {
+    if (asked && number == SIGHUP) continue;
+    if (!std::exchange(asked, true)) {
       board_->request_stop(number);  // before anything that could take time
       log::info("{}: ending this step and saving a checkpoint (again: leave at once)", signal_name(number));
       continue;

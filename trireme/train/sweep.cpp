@@ -189,7 +189,7 @@ class Sweep {
     if (signal != SIGTSTP) return ask_to_stop(signal);
     std::vector<pid_t> runs;
     for (const auto& [pid, run] : running_) runs.push_back(pid);
-    suspend_together(runs);
+    suspend_together(runs, /*patience_s=*/10);  // each first stops its ranks
   }
 
   void ask_to_stop(int signal) {
