@@ -21,4 +21,5 @@ def ended_at_once(rank, train, args):
 
 def start_ranks(train, ranks, args):
     """Runs train(rank, *args), which initialises the process group, in so many processes. Fails if one of them does."""
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of what a process that ends at once leaves to the kernel
     mp.spawn(ended_at_once, args=(train, args), nprocs=ranks)
