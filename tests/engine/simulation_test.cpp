@@ -59,7 +59,7 @@ TEST(SimulatedPipeline, HoldsAsManyMicrobatchesAsTheFormulaSays) {
 }
 
 Mesh mesh_of(ScheduleKind kind, int stages, int chunks = 0) {
-  return make_mesh({.pipe = stages, .schedule = kind, .chunks = chunks}, stages);
+  return make_mesh({.pipe = stages, .schedule = kind, .options = {.chunks = chunks}}, stages);
 }
 
 std::vector<StageCost> thirds(int stages) { return std::vector<StageCost>(static_cast<size_t>(stages), {1, 2, 0}); }

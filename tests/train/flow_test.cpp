@@ -58,9 +58,8 @@ RunConfig configuration(const Case& c) {
   config.optimizer.lr = c.model == "mlp" ? 0.02 : 0.003;
   config.parallel = {.pipe = static_cast<int64_t>(c.replicas.size()),
                      .schedule = c.schedule,
-                     .replicas = c.replicas,
-                     .vertical_sync = c.vertical,
-                     .predict = c.predict};
+                     .options = {.vertical_sync = c.vertical, .predict = c.predict},
+                     .replicas = c.replicas};
   return config;
 }
 
@@ -164,7 +163,7 @@ class Reference {
   // Changes between the weights that a microbatch sees and its own, once the pipeline is full.
   int64_t delay(int s) const {
     if (config_.parallel.schedule == two) return 1;
-    return config_.parallel.vertical_sync ? mesh_.replicas(0) * ahead(0) / mesh_.replicas(s) : ahead(s);
+    return config_.parallel.options.vertical_sync ? mesh_.replicas(0) * ahead(0) / mesh_.replicas(s) : ahead(s);
   }
 
   // Which version microbatch b of step t sees.
@@ -174,14 +173,14 @@ class Reference {
     if (config_.parallel.schedule == pipedream) {
       const int64_t number = t * M + b, r = mesh_.replicas(s), r0 = mesh_.replicas(0);
       version = std::max<int64_t>(0, number / r - ahead(s));
-      if (config_.parallel.vertical_sync) version = r0 * std::max<int64_t>(0, number / r0 - ahead(0)) / r;
+      if (config_.parallel.options.vertical_sync) version = r0 * std::max<int64_t>(0, number / r0 - ahead(0)) / r;
     }
     const auto& values = stage.versions.at(static_cast<size_t>(version));
     for (size_t i = 0; i < values.size(); ++i) {
       auto seen = values[i];
-      if (config_.parallel.predict > 0 && version > 0) {
+      if (config_.parallel.options.predict > 0 && version > 0) {
         const auto& before = stage.versions.at(static_cast<size_t>(version) - 1)[i];
-        seen = values[i] + config_.parallel.predict * static_cast<double>(delay(s)) * (values[i] - before);
+        seen = values[i] + config_.parallel.options.predict * static_cast<double>(delay(s)) * (values[i] - before);
       }
       for (const auto& stored : stage.store->buckets()[i].parameters)
         stored.parameter->value.set_data(ParameterStore::piece(seen, stored));
@@ -383,7 +382,7 @@ TEST(Flow, ResumesExactly) {
     options.resume = true;
     options.resume_from = folder / "checkpoints/step-4";
     config.train.steps = 12;
-    config.parallel.predict = c.predict > 0 ? 0 : 1;
+    config.parallel.options.predict = c.predict > 0 ? 0 : 1;
     EXPECT_EQ(run_whole(config, options, ranks).steps, 12);
     config.parallel.replicas = {1, 1};
     config.parallel.pipe = 2;
@@ -408,7 +407,7 @@ TEST(Flow, PredictsFromWeightsThatCameLater) {
   for (const double predict : {0.0, 1.0}) {
     auto config = small_images(ModelKind::resnet18);
     config.train.microbatch = 2;
-    config.parallel = {.pipe = 2, .schedule = two, .predict = predict};
+    config.parallel = {.pipe = 2, .schedule = two, .options = {.predict = predict}};
     const auto found = run_trainer(config, 2, 1, [](StageTrainer& trainer, World&, int64_t) {
       c10::NoGradGuard no_grad;
       for (auto& bucket : trainer.store().buckets()) {

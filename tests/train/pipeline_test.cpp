@@ -240,7 +240,7 @@ TEST(Pipeline, BucketsAreUpdatedAsTheyComeWhereNothingDependsOnTheWholeGradient)
 
 TEST(Pipeline, ArrivalInOrderGivesTheSameBits) {
   auto config = gpt_for_stages();
-  config.parallel = {.pipe = 4, .schedule = arrival, .deterministic = true};
+  config.parallel = {.pipe = 4, .schedule = arrival, .options = {.deterministic = true}};
   config.comm.jitter_ms = 0.2;
   const auto first = run_trainer(config, 4, 10), second = run_trainer(config, 4, 10);
   EXPECT_EQ(first.losses(), second.losses());

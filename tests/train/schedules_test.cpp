@@ -187,7 +187,7 @@ TEST(Schedules, NobodyWaitsForAllWhereNothingDependsOnAll) {
           cut.comm.jitter_ms = jitter_ms;
           cut.parallel = {.pipe = static_cast<int64_t>(replicas.size()),
                           .schedule = schedule,
-                          .in_flight = schedule == zero_bubble ? 5 : 0,
+                          .options = {.in_flight = schedule == zero_bubble ? 5 : 0},
                           .replicas = replicas};
           const auto found = run_trainer(cut, ranks_of(replicas), 7, [](StageTrainer& trainer, World&, int64_t step) {
             EXPECT_EQ(trainer.together(), step == 1);
@@ -225,7 +225,7 @@ TEST(Schedules, LateTotalsAreToldSavedAndResumed) {
   run_whole(config);
   const auto expected = told("one");
   ASSERT_EQ(expected.size(), 10);
-  config.parallel = {.pipe = 3, .schedule = zero_bubble, .in_flight = 5};
+  config.parallel = {.pipe = 3, .schedule = zero_bubble, .options = {.in_flight = 5}};
   config.run_dir = (folder / "three").string();
   run_whole(config, {}, 3);
   const auto found = told("three");
@@ -295,7 +295,7 @@ TEST(Schedules, ATableOfActionsRuns) {
   auto config = configuration("gpt");
   config.train.microbatch = 2;
   const auto expected = run_trainer(config, 1, 4);
-  config.parallel = {.pipe = 3, .schedule = ScheduleKind::file, .schedule_file = path.string()};
+  config.parallel = {.pipe = 3, .schedule = ScheduleKind::file, .options = {.file = path.string()}};
   expect_same(expected, run_trainer(config, 3, 4));
   config.train.microbatch = 1;
   try {
@@ -314,7 +314,7 @@ TEST(Schedules, HoldTheBytesThatTheFormulasSay) {
     config.model.inputs = config.model.width;
     config.model.classes = config.model.width;
     config.train.microbatch = 1;
-    config.parallel = {.pipe = 2, .schedule = schedule, .chunks = schedule == interleaved ? 2 : 0};
+    config.parallel = {.pipe = 2, .schedule = schedule, .options = {.chunks = schedule == interleaved ? 2 : 0}};
     run_trainer(config, 2, 3, [&](StageTrainer& trainer, World& world, int64_t step) {
       if (step == 1) return;
       const int64_t held = trainer.activation_bytes(), each = trainer.microbatch_bytes();
@@ -353,7 +353,7 @@ TEST(Schedules, WhatIsComputedAgainIsTheSame) {
 
 TEST(Schedules, RefuseWhatCannotBe) {
   auto config = configuration("gpt");
-  config.parallel = {.pipe = 4, .schedule = interleaved, .chunks = 3};
+  config.parallel = {.pipe = 4, .schedule = interleaved, .options = {.chunks = 3}};
   EXPECT_THAT(refusal(config, 4), HasSubstr("parallel.pipe = 4 with 3 chunks on each rank: the model has 8 layers"));
   config.parallel = {.pipe = 2, .schedule = vee, .cuts = {1, 2}};
   EXPECT_THAT(refusal(config, 2), HasSubstr("4 parts of the model need 3 cuts"));

@@ -104,7 +104,7 @@ class Settings {
 
   template <class Enum>
   Setting& add_choice(std::string key, Enum& field,
-                      std::initializer_list<std::pair<const char*, std::type_identity_t<Enum>>> choices,
+                      const std::vector<std::pair<const char*, std::type_identity_t<Enum>>>& choices,
                       std::string sentence);
 
   // Gives these settings a version. A file may say for which one it was written (`version: 2`) and is refused when that
@@ -159,7 +159,7 @@ class Settings {
 
 template <class Enum>
 Setting& Settings::add_choice(std::string key, Enum& field,
-                              std::initializer_list<std::pair<const char*, std::type_identity_t<Enum>>> choices,
+                              const std::vector<std::pair<const char*, std::type_identity_t<Enum>>>& choices,
                               std::string sentence) {
   Setting::Choice choice;
   std::vector<Enum> values;

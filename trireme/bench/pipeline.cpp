@@ -11,7 +11,7 @@
 #include "trireme/comm/launch.h"
 #include "trireme/engine/executor.h"
 #include "trireme/nn/model.h"
-#include "trireme/spec/mesh.h"
+#include "trireme/spec/plan.h"
 #include "trireme/bench/bubbles.h"
 #include "trireme/bench/peer.h"
 #include "trireme/bench/torch_peer.h"
@@ -89,7 +89,7 @@ class PipelineBench {
     line.settings = {
         {"stages", options_.stages},    {"context", context},       {"schedule", schedule},
         {"microbatches", microbatches}, {"microbatch", microbatch}, {"threads", threads},
-        {"peer_threads", best},         {"jitter_ms", jitter_ms},   {"in_flight", config.parallel.in_flight}};
+        {"peer_threads", best},         {"jitter_ms", jitter_ms},   {"in_flight", config.parallel.options.in_flight}};
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       log::info("{}: repeat {} of {}", name, repeat + 1, options_.repeats);
       Measured mine, theirs;
@@ -194,16 +194,16 @@ class PipelineBench {
  private:
   Measured run_peer(const RunConfig& config, const fs::path& inputs, const std::string& schedule, int64_t microbatches,
                     int threads, double jitter_ms) {
-    const auto mesh = make_mesh(config.parallel, options_.stages);
-    const auto begins = part_begins(build_model(config.model, config.model.vocab)->table(4), config.parallel, mesh);
+    const auto table = build_model(config.model, config.model.vocab)->table(4);
+    const auto plan = make_plan(config, table, {.ranks = options_.stages});
     std::vector<std::string> cuts;
-    for (size_t i = 1; i < begins.size(); ++i) cuts.push_back(std::to_string(begins[i]));
+    for (size_t i = 1; i < plan.begins.size(); ++i) cuts.push_back(std::to_string(plan.begins[i]));
     auto words = torch_.words(torch_.fastest_eager(), "torch_pipeline.py");
     words.insert(words.end(), {"--inputs",       inputs.string(),
                                "--heads",        std::to_string(config.model.heads),
                                "--stages",       std::to_string(options_.stages),
                                "--schedule",     schedule,
-                               "--chunks",       std::to_string(mesh.chunks),
+                               "--chunks",       std::to_string(plan.mesh.chunks),
                                "--microbatches", std::to_string(microbatches),
                                "--threads",      std::to_string(threads),
                                "--steps",        std::to_string(options_.steps),

@@ -39,7 +39,9 @@ std::vector<Analysis::Split> Analysis::splits() const {
     if (static_cast<size_t>(p) <= table.layers.size()) {
       ParallelConfig parallel;
       parallel.pipe = p;
-      split.begins = part_begins(table, parallel, make_mesh(parallel, static_cast<int>(parallel.pipe)));
+      Mesh straight;
+      straight.stages = p;
+      split.begins = part_begins(table, parallel, straight);
       double largest = 0;
       for (size_t stage = 0; stage < split.begins.size(); ++stage) {
         const auto first = static_cast<size_t>(split.begins[stage]);

@@ -343,7 +343,7 @@ void expand_paths(RunConfig& config) {
   expand("model.from", config.model.from);
   expand("distill.from", config.distill.from);
   expand("comm.links", config.comm.links);
-  expand("parallel.schedule_file", config.parallel.schedule_file);
+  expand("parallel.schedule_file", config.parallel.options.file);
 }
 
 RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides) {

@@ -120,14 +120,9 @@ struct ParallelConfig {
   int64_t data = 0;
   std::vector<double> shares;
   ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
+  ScheduleOptions options;
   std::vector<int64_t> cuts;
-  int64_t in_flight = 0;
-  bool deterministic = false;
   std::vector<int64_t> replicas;
-  int64_t chunks = 0;
-  std::string schedule_file;
-  bool vertical_sync = false;
-  double predict = 0;
 };
 
 enum class ActivationKind { keep, recompute };

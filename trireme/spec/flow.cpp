@@ -6,7 +6,7 @@ namespace trireme {
 
 Flow::Flow(ScheduleKind kind, bool vertical_sync, const Mesh& mesh, int stage, int replica, int64_t per_step,
            int64_t dealt)
-    : kind_(kind),
+    : changes_once_(row_of(kind).changes_once),
       vertical_(vertical_sync),
       per_step_(per_step),
       dealt_(dealt),

@@ -27,7 +27,7 @@ class Flow {
 
   int64_t per_step() const { return per_step_; }
   int ahead() const { return ahead_; }
-  bool changes_once() const { return kind_ == ScheduleKind::pipedream_2bw; }
+  bool changes_once() const { return changes_once_; }
   int64_t rounds() const { return changes_once() ? 1 : per_step_; }  // changes of the weights in a step
   // Steps whose microbatches may be in flight on any rank at the same time.
   int64_t steps_in_flight() const { return steps_in_flight_; }
@@ -45,7 +45,7 @@ class Flow {
   int64_t version_of(int64_t microbatch, int64_t newest) const;
 
  private:
-  ScheduleKind kind_;
+  bool changes_once_;
   bool vertical_;
   int64_t per_step_, dealt_;
   int ahead_, replicas_, replica_;

@@ -6,7 +6,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/words.h"
-#include "trireme/spec/action_table.h"
 
 namespace trireme {
 
@@ -26,30 +25,14 @@ int Mesh::stage_of(int rank) const {
   return stage;
 }
 
-namespace {
-
-// Parts of the model on each rank, and how they lie.
-void lay_out_chunks(const ParallelConfig& parallel, Mesh& mesh) {
-  switch (parallel.schedule) {
-    case ScheduleKind::interleaved: mesh.chunks = parallel.chunks > 0 ? static_cast<int>(parallel.chunks) : 2; break;
-    case ScheduleKind::zero_bubble_v: mesh.chunks = 2; break;
-    case ScheduleKind::file: {
-      const auto table = read_action_table(parallel.schedule_file);
-      mesh.chunks = table.chunks;
-      mesh.vee = table.vee;
-      break;
-    }
-    default: break;
-  }
-  mesh.vee |= parallel.schedule == ScheduleKind::zero_bubble_v;
-}
-
-}  // namespace
-
 Mesh make_mesh(const ParallelConfig& parallel, int ranks) {
   Mesh mesh;
   mesh.stages = static_cast<int>(parallel.pipe);
-  lay_out_chunks(parallel, mesh);
+  if (const auto layout = row_of(parallel.schedule).layout) {
+    const auto [chunks, vee] = layout(parallel.options);
+    mesh.chunks = chunks;
+    mesh.vee = vee;
+  }
   if (!parallel.replicas.empty()) {
     mesh.replicas_by_stage.assign(parallel.replicas.begin(), parallel.replicas.end());
     if (mesh.ranks() != ranks) {
@@ -61,21 +44,15 @@ Mesh make_mesh(const ParallelConfig& parallel, int ranks) {
   const int64_t stages = parallel.pipe;
   const int64_t replicas = parallel.data > 0 ? parallel.data : std::max<int64_t>(1, ranks / stages);
   if (stages * replicas != ranks) {
-    const auto layout = parallel.data > 0 ? fmt::format("parallel.pipe = {} times parallel.data = {}", stages, replicas)
+    const auto asked = parallel.data > 0 ? fmt::format("parallel.pipe = {} times parallel.data = {}", stages, replicas)
                                           : fmt::format("parallel.pipe = {}", stages);
-    refuse("{} cannot be laid out as {}: start {}, or change the layout", counted(ranks, "rank"), layout,
+    refuse("{} cannot be laid out as {}: start {}, or change the layout", counted(ranks, "rank"), asked,
            parallel.data > 0 || ranks < stages
                ? counted(stages * replicas, "rank")
                : fmt::format("{} or {}", stages * replicas, counted(stages * (replicas + 1), "rank")));
   }
   mesh.replicas_by_stage.assign(static_cast<size_t>(stages), static_cast<int>(replicas));
   return mesh;
-}
-
-ScheduleOptions schedule_options(const RunConfig& config) {
-  const auto& parallel = config.parallel;
-  return {static_cast<int>(parallel.in_flight), parallel.deterministic, parallel.schedule_file,
-          config.memory.activations == ActivationKind::recompute};
 }
 
 StagePlace place_of(const Mesh& mesh, int stage, int replica, int microbatches) {

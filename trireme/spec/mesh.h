@@ -45,8 +45,6 @@ struct Mesh {
 // The mesh that the configuration asks for on so many ranks; refuses ranks that it cannot use.
 Mesh make_mesh(const ParallelConfig& parallel, int ranks);
 
-ScheduleOptions schedule_options(const RunConfig& config);
-
 // A rank's place in a mesh. Of stages with equally many replicas each replica has a pipeline of its own, through which
 // so many microbatches pass in a step; otherwise so many are dealt over the replicas of each stage in turn.
 StagePlace place_of(const Mesh& mesh, int stage, int replica, int microbatches);

@@ -1,8 +1,20 @@
 #include "trireme/spec/parallel_settings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace trireme {
+
+namespace {
+
+std::vector<std::pair<const char*, ScheduleKind>> names_of_schedules() {
+  std::vector<std::pair<const char*, ScheduleKind>> names;
+  for (const auto& row : all_schedules()) names.emplace_back(row.name, row.kind);
+  return names;
+}
+
+}  // namespace
 
 void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfig& memory) {
   settings.section("parallel", "How the work is split over ranks: stages of layers, and replicas of each stage.");
@@ -17,26 +29,18 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfi
            "How the samples of a batch are dealt: a number for each replica, such as its speed; empty = equally.")
       .above(0);
   settings.add_choice("parallel.schedule", parallel.schedule,
-                      {{"gpipe", ScheduleKind::gpipe},
-                       {"1f1b", ScheduleKind::one_forward_one_backward},
-                       {"arrival", ScheduleKind::arrival},
-                       {"interleaved", ScheduleKind::interleaved},
-                       {"zero-bubble", ScheduleKind::zero_bubble},
-                       {"zero-bubble-v", ScheduleKind::zero_bubble_v},
-                       {"pipedream", ScheduleKind::pipedream},
-                       {"pipedream-2bw", ScheduleKind::pipedream_2bw},
-                       {"file", ScheduleKind::file}},
+                      names_of_schedules(),
                       "What a stage does next: see docs/pipelines.md.");
   settings
       .add("parallel.cuts", parallel.cuts,
            "First layer of each stage (or chunk) but the first, counted from 0; empty = about equal work for all.")
       .at_least(1);
   settings
-      .add("parallel.in_flight", parallel.in_flight,
+      .add("parallel.in_flight", parallel.options.in_flight,
            "Most microbatches between their forward and backward pass (arrival, zero-bubble); 0 = as many as stages.")
       .unit("microbatches")
       .at_least(0);
-  settings.add("parallel.deterministic", parallel.deterministic,
+  settings.add("parallel.deterministic", parallel.options.deterministic,
                "Whether microbatches keep their order (arrival only), so that two runs give the same bits.");
   settings
       .add(
@@ -44,16 +48,16 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfi
           "Replicas of each stage, where they differ; microbatches are dealt over them in turn. Empty = parallel.data.")
       .at_least(1);
   settings
-      .add("parallel.chunks", parallel.chunks, "Parts of the model that each rank holds (interleaved only); 0 = two.")
+      .add("parallel.chunks", parallel.options.chunks, "Parts of the model that each rank holds (interleaved only); 0 = two.")
       .at_least(0)
       .at_most(64);
-  settings.add("parallel.schedule_file", parallel.schedule_file,
+  settings.add("parallel.schedule_file", parallel.options.file,
                "A table of actions, a row for each stage: 0F0,0F1,0B0,0B1 (with parallel.schedule=file).");
-  settings.add("parallel.vertical_sync", parallel.vertical_sync,
+  settings.add("parallel.vertical_sync", parallel.options.vertical_sync,
                "Whether a microbatch sees weights of the same age in all stages (pipedream only).");
   settings
       .add(
-          "parallel.predict", parallel.predict,
+          "parallel.predict", parallel.options.predict,
           "How far ahead a microbatch sees the weights: 1 = as they are expected to be when it changes them, 2 = twice "
           "as far, 0 = as they are (pipedream, pipedream-2bw).")
       .at_least(0)
@@ -76,25 +80,25 @@ void check_parallel(const RunConfig& config, const Settings& settings) {
     if (!holds) settings.refuse_together(key, rule, other);
   };
   const auto& parallel = config.parallel;
-  const auto schedule = parallel.schedule;
-  const bool in_chunks = schedule == ScheduleKind::interleaved || schedule == ScheduleKind::zero_bubble_v ||
-                         schedule == ScheduleKind::file;
+  const auto& options = parallel.options;
+  const auto& row = row_of(parallel.schedule);
   const auto count = [](const auto& list) { return static_cast<int64_t>(list.size()); };
-  require(parallel.cuts.empty() || in_chunks || count(parallel.cuts) == parallel.pipe - 1, "parallel.cuts",
+  require(parallel.cuts.empty() || row.layout || count(parallel.cuts) == parallel.pipe - 1, "parallel.cuts",
           "must name one layer less than", "parallel.pipe");
   require(parallel.shares.empty() || parallel.data == 0 || count(parallel.shares) == parallel.data, "parallel.shares",
           "must be as many numbers as", "parallel.data");
-  require(parallel.in_flight == 0 || schedule == ScheduleKind::arrival || schedule == ScheduleKind::zero_bubble,
-          "parallel.in_flight", "must be 0 with", "parallel.schedule");
-  require(parallel.chunks == 0 || schedule == ScheduleKind::interleaved, "parallel.chunks", "must be 0 with",
+  // Options of other schedules must be as if they were not there.
+  require(!options.file.empty() || !row.reads_file(), "parallel.schedule_file", "must name a table of actions with",
           "parallel.schedule");
-  require(parallel.schedule_file.empty() == (schedule != ScheduleKind::file), "parallel.schedule_file",
-          schedule == ScheduleKind::file ? "must name a table of actions with" : "must be empty with",
-          "parallel.schedule");
-  require(!parallel.vertical_sync || schedule == ScheduleKind::pipedream, "parallel.vertical_sync",
-          "must be false with", "parallel.schedule");
-  require(parallel.predict == 0 || never_drains(schedule), "parallel.predict", "must be 0 with", "parallel.schedule");
-  if (never_drains(schedule)) {
+  const auto only_where_read = [&](bool given, const char* option, const char* rule) {
+    require(!given || row.reads(option), fmt::format("parallel.{}", option).c_str(), rule, "parallel.schedule");
+  };
+  only_where_read(options.in_flight != 0, "in_flight", "must be 0 with");
+  only_where_read(options.chunks != 0, "chunks", "must be 0 with");
+  only_where_read(!options.file.empty(), "schedule_file", "must be empty with");
+  only_where_read(options.vertical_sync, "vertical_sync", "must be false with");
+  only_where_read(options.predict != 0, "predict", "must be 0 with");
+  if (!row.drains) {
     require(parallel.pipe > 1, "parallel.pipe", "must be at least 2 with", "parallel.schedule");
     require(config.sync.kind == SyncKind::allreduce, "sync.kind",
             "must be allreduce (every replica keeps versions of its own weights) with", "parallel.schedule");
@@ -104,14 +108,14 @@ void check_parallel(const RunConfig& config, const Settings& settings) {
   }
   // Passes that wait for those of other replicas must be in the same order on all of them.
   require(
-      schedule != ScheduleKind::arrival || parallel.pipe == 1 || parallel.data == 1 || !shares_statistics(config.model),
+      !row.follows_arrivals || parallel.pipe == 1 || parallel.data == 1 || !shares_statistics(config.model),
       "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");
   if (parallel.replicas.empty()) return;
   require(count(parallel.replicas) == parallel.pipe, "parallel.replicas", "must be as many numbers as",
           "parallel.pipe");
   require(parallel.data == 0, "parallel.data", "must be 0 with", "parallel.replicas");
   require(parallel.shares.empty(), "parallel.shares", "must be empty with", "parallel.replicas");
-  require(schedule != ScheduleKind::file || std::count(parallel.replicas.begin(), parallel.replicas.end(),
+  require(!row.reads_file() || std::count(parallel.replicas.begin(), parallel.replicas.end(),
                                                        parallel.replicas.front()) == parallel.pipe,
           "parallel.replicas", "must be equal numbers with", "parallel.schedule");
 }

@@ -106,31 +106,103 @@ TaskKind ArrivalSchedule::awaited(const StageState& state) const {
   return may_begin ? TaskKind::forward : TaskKind::backward;
 }
 
-std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options) {
-  const auto listed = [](const char* name, ActionList actions) {
-    return std::make_unique<ListSchedule>(name, std::move(actions));
-  };
-  const auto filled = [](const char* name, ActionList actions) {
-    return std::make_unique<FillingSchedule>(name, std::move(actions));
-  };
-  switch (kind) {
-    case ScheduleKind::gpipe: return listed("gpipe", gpipe_actions(place));
-    case ScheduleKind::one_forward_one_backward: return listed("1f1b", one_forward_one_backward_actions(place));
-    // Through all steps they take turns in the order of 1f1b through one.
-    case ScheduleKind::pipedream: return listed("pipedream", one_forward_one_backward_actions(place));
-    case ScheduleKind::pipedream_2bw: return listed("pipedream-2bw", one_forward_one_backward_actions(place));
-    case ScheduleKind::interleaved:
-      if (options.frugal) return listed("interleaved", interleaved_actions(place, /*split=*/false));
-      return filled("interleaved", interleaved_actions(place, /*split=*/true));
-    case ScheduleKind::zero_bubble: return filled("zero-bubble", zero_bubble_actions(place, options.in_flight));
-    case ScheduleKind::zero_bubble_v: return filled("zero-bubble-v", zero_bubble_v_actions(place));
-    case ScheduleKind::file: return listed("file", read_action_table(options.file).actions_of(place));
-    case ScheduleKind::arrival: {
-      const int in_flight = options.in_flight > 0 ? options.in_flight : first_stage_in_flight(place);
-      return std::make_unique<ArrivalSchedule>(place, in_flight, options.deterministic);
-    }
+namespace {
+
+using Options = ScheduleOptions;
+
+std::unique_ptr<Schedule> listed(const char* name, ActionList actions) {
+  return std::make_unique<ListSchedule>(name, std::move(actions));
+}
+
+std::unique_ptr<Schedule> filled(const char* name, ActionList actions) {
+  return std::make_unique<FillingSchedule>(name, std::move(actions));
+}
+
+std::unique_ptr<Schedule> take_turns(const char* name, const StagePlace& place, const Options&) {
+  return listed(name, one_forward_one_backward_actions(place));
+}
+
+std::vector<ScheduleRow> make_rows() {
+  std::vector<ScheduleRow> rows;
+  rows.push_back({.kind = ScheduleKind::gpipe,
+                  .name = "gpipe",
+                  .make = [](const char* name, const StagePlace& place, const Options&) {
+                    return listed(name, gpipe_actions(place));
+                  }});
+  rows.push_back({.kind = ScheduleKind::one_forward_one_backward, .name = "1f1b", .make = take_turns});
+  rows.push_back({.kind = ScheduleKind::arrival,
+                  .name = "arrival",
+                  .make = [](const char*, const StagePlace& place, const Options& options) -> std::unique_ptr<Schedule> {
+                    const int64_t most = options.in_flight > 0 ? options.in_flight : first_stage_in_flight(place);
+                    return std::make_unique<ArrivalSchedule>(place, static_cast<int>(most), options.deterministic);
+                  },
+                  .options = {"in_flight"},
+                  .follows_arrivals = true});
+  rows.push_back({.kind = ScheduleKind::interleaved,
+                  .name = "interleaved",
+                  .make = [](const char* name, const StagePlace& place, const Options& options) {
+                    if (options.frugal) return listed(name, interleaved_actions(place, /*split=*/false));
+                    return filled(name, interleaved_actions(place, /*split=*/true));
+                  },
+                  .options = {"chunks"},
+                  .layout = [](const Options& options) {
+                    return ChunkLayout{options.chunks > 0 ? static_cast<int>(options.chunks) : 2};
+                  }});
+  rows.push_back({.kind = ScheduleKind::zero_bubble,
+                  .name = "zero-bubble",
+                  .make = [](const char* name, const StagePlace& place, const Options& options) {
+                    return filled(name, zero_bubble_actions(place, static_cast<int>(options.in_flight)));
+                  },
+                  .options = {"in_flight"}});
+  rows.push_back({.kind = ScheduleKind::zero_bubble_v,
+                  .name = "zero-bubble-v",
+                  .make = [](const char* name, const StagePlace& place, const Options&) {
+                    return filled(name, zero_bubble_v_actions(place));
+                  },
+                  .layout = [](const Options&) { return ChunkLayout{2, /*vee=*/true}; }});
+  // Through all steps those of PipeDream take turns in the order of 1f1b through one.
+  rows.push_back({.kind = ScheduleKind::pipedream,
+                  .name = "pipedream",
+                  .make = take_turns,
+                  .options = {"vertical_sync", "predict"},
+                  .drains = false});
+  rows.push_back({.kind = ScheduleKind::pipedream_2bw,
+                  .name = "pipedream-2bw",
+                  .make = take_turns,
+                  .options = {"predict"},
+                  .drains = false,
+                  .changes_once = true});
+  rows.push_back({.kind = ScheduleKind::file,
+                  .name = "file",
+                  .make = [](const char* name, const StagePlace& place, const Options& options) {
+                    return listed(name, options.table->actions_of(place));
+                  },
+                  .options = {"schedule_file"},
+                  .layout = [](const Options& options) { return ChunkLayout{options.table->chunks, options.table->vee}; }});
+  return rows;
+}
+
+}  // namespace
+
+bool ScheduleRow::reads(std::string_view option) const {
+  return std::any_of(options.begin(), options.end(), [&](const char* one) { return one == option; });
+}
+
+const std::vector<ScheduleRow>& all_schedules() {
+  static const auto rows = make_rows();
+  return rows;
+}
+
+const ScheduleRow& row_of(ScheduleKind kind) {
+  for (const auto& row : all_schedules()) {
+    if (row.kind == kind) return row;
   }
   fail("no such schedule");
+}
+
+std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options) {
+  const auto& row = row_of(kind);
+  return row.make(row.name, place, options);
 }
 
 }  // namespace trireme

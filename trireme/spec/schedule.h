@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/spec/task.h"
@@ -26,11 +27,6 @@ enum class ScheduleKind {
   pipedream_2bw,
   file
 };
-
-// Whether a pipeline goes on into the next step before the microbatches of this one have come back (flow.h).
-inline bool never_drains(ScheduleKind kind) {
-  return kind == ScheduleKind::pipedream || kind == ScheduleKind::pipedream_2bw;
-}
 
 // A rank's place in its pipeline, and the microbatches that pass it in a step.
 struct StagePlace {
@@ -143,12 +139,44 @@ class ArrivalSchedule final : public Schedule {
   bool in_order_;
 };
 
+struct ActionTable;
+
+// The settings of schedules (parallel.*), each of which reads some of them.
 struct ScheduleOptions {
-  int in_flight = 0;  // a bound of `arrival` and `zero_bubble`; 0: as many as a pipeline of one rank a stage has
-  bool deterministic = false;  // `arrival`
-  std::string file;            // `file`
-  bool frugal = false;         // `interleaved`: a backward pass leaves nothing behind that has to be held
+  int64_t chunks = 0;          // parts of the model on each rank; 0: as many as the schedule has by itself
+  int64_t in_flight = 0;       // most microbatches; 0: as many as a pipeline of one rank a stage has
+  bool deterministic = false;  // microbatches keep their order
+  std::string file{};          // a table of actions,
+  std::shared_ptr<const ActionTable> table{};  // which the plan has read
+  bool vertical_sync = false;                  // all stages see the weights that the first one saw
+  double predict = 0;                          // how far ahead a microbatch sees the weights
+  bool frugal = false;  // not set by people: a backward pass leaves nothing behind that has to be held
 };
+
+// How the parts of the model lie on the ranks (Mesh).
+struct ChunkLayout {
+  int chunks = 1;
+  bool vee = false;
+};
+
+// All that is known of a schedule before it is made: the settings, the mesh, the plan and the trainer ask its row, and
+// nothing else tells schedules apart.
+struct ScheduleRow {
+  ScheduleKind kind;
+  const char* name;
+  std::unique_ptr<Schedule> (*make)(const char* name, const StagePlace& place, const ScheduleOptions& options);
+  std::vector<const char*> options{};  // that it reads: names of settings
+  ChunkLayout (*layout)(const ScheduleOptions& options) = nullptr;  // where a rank holds several parts of the model
+  bool drains = true;         // or it goes on into the next step before all microbatches of this one have come back,
+  bool changes_once = false;  // and weights then change once a step instead of after every round (flow.h)
+  bool follows_arrivals = false;  // passes of several replicas may be in different orders
+
+  bool reads(std::string_view option) const;
+  bool reads_file() const { return reads("schedule_file"); }
+};
+
+const std::vector<ScheduleRow>& all_schedules();
+const ScheduleRow& row_of(ScheduleKind kind);
 
 std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options);
 

@@ -5,9 +5,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
 #include "trireme/base/words.h"
-#include "trireme/spec/flow.h"
-#include "trireme/spec/schedule.h"
-#include "trireme/spec/share.h"
 
 namespace trireme {
 
@@ -15,25 +12,6 @@ namespace {
 
 int64_t value_bytes(Precision precision) {
   return precision == Precision::fp64 ? 8 : precision == Precision::fp32 ? 4 : 2;
-}
-
-struct Pass {
-  int64_t samples;
-  int microbatches;
-};
-
-// The largest share needs most.
-Pass largest_pass(const RunConfig& config, const Mesh& mesh) {
-  const int64_t batch = config.train.batch, asked = config.train.microbatch;
-  if (!mesh.even()) {
-    const int most = *std::max_element(mesh.replicas_by_stage.begin(), mesh.replicas_by_stage.end());
-    const int64_t microbatch = asked > 0 ? std::min(asked, batch) : std::max<int64_t>(1, (batch + most - 1) / most);
-    return {microbatch, static_cast<int>((batch + microbatch - 1) / microbatch)};
-  }
-  int64_t share = 0;
-  for (const auto& one : deal(batch, mesh.replicas(), config.parallel.shares)) share = std::max(share, one.count);
-  const int64_t microbatch = asked > 0 ? std::min(asked, share) : share;
-  return {microbatch, static_cast<int>((share + microbatch - 1) / microbatch)};
 }
 
 // Elements of all passes that are in flight at once, at most, when one through each chunk leaves so many.
@@ -51,12 +29,12 @@ int64_t most_held(const Schedule& schedule, const std::vector<int64_t>& by_chunk
 }
 
 // Elements of the first stage that others hold too.
-int64_t shared_elements(const LayerTable& table, const std::vector<int64_t>& begins, const Mesh& mesh) {
+int64_t shared_elements(const LayerTable& table, const Plan& plan) {
   int64_t most = 0;
-  for (size_t part = 0; part < begins.size(); ++part) {
-    if (mesh.stage_of_part(static_cast<int>(part)) == mesh.stage_of_part(0)) continue;
-    const auto end = part + 1 < begins.size() ? static_cast<size_t>(begins[part + 1]) : table.layers.size();
-    for (auto i = static_cast<size_t>(begins[part]); i < end; ++i) most = std::max(most, table.layers[i].tied);
+  for (int part = 0; part < plan.mesh.parts(); ++part) {
+    if (plan.mesh.stage_of_part(part) == plan.mesh.stage_of_part(0)) continue;
+    const auto [begin, end] = plan.layers_of(part, table.layers.size());
+    for (size_t i = begin; i < end; ++i) most = std::max(most, table.layers[i].tied);
   }
   return most;
 }
@@ -68,25 +46,22 @@ int64_t moments_of(const OptimizerConfig& optimizer) {
   return optimizer.momentum > 0 ? 1 : 0;
 }
 
-std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh) {
-  const auto begins = part_begins(table, config.parallel, mesh);
+std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Plan& whole) {
+  const auto& mesh = whole.mesh;
   const int64_t value = value_bytes(config.train.precision), master = std::max<int64_t>(4, value);
-  const auto [microbatch, microbatches] = largest_pass(config, mesh);
+  const int microbatches = whole.dealing.all_numbers().front();
   std::vector<StagePlan> stages;
   for (int s = 0; s < mesh.stages; ++s) {
     StagePlan plan;
     plan.stage = s;
     plan.replicas = mesh.replicas(s);
-    plan.microbatch = microbatch;
-    const auto schedule =
-        make_schedule(config.parallel.schedule, place_of(mesh, s, 0, microbatches), schedule_options(config));
+    plan.microbatch = whole.dealing.largest();
+    const auto schedule = whole.schedule_at(place_of(mesh, s, 0, microbatches));
     plan.in_flight = schedule->in_flight();
     int64_t frozen = 0, tied = 0;
     std::vector<int64_t> activations;  // by chunk
     for (int chunk = 0; chunk < mesh.chunks; ++chunk) {
-      const auto part = static_cast<size_t>(mesh.part_of(s, chunk));
-      const auto begin = static_cast<size_t>(begins[part]);
-      const auto end = part + 1 < begins.size() ? static_cast<size_t>(begins[part + 1]) : table.layers.size();
+      const auto [begin, end] = whole.layers_of(mesh.part_of(s, chunk), table.layers.size());
       const auto &first = table.layers[begin].name, &last = table.layers[end - 1].name;
       plan.chunks.push_back(begin + 1 == end ? first : fmt::format("{} - {}", first, last));
       plan.layers += static_cast<int64_t>(end - begin);
@@ -104,20 +79,20 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     plan.parameters += tied;
     int64_t versions = 1;
     bool predicts = false;
-    if (never_drains(config.parallel.schedule)) {
-      const Flow flow(config.parallel.schedule, config.parallel.vertical_sync, mesh, s, 0, 1, microbatches);
+    if (!whole.drains()) {
+      const Flow flow(whole.schedule, whole.schedule_options.vertical_sync, mesh, s, 0, 1, microbatches);
       versions = flow.most_versions();
-      predicts = config.parallel.predict > 0 && flow.delay() > 0;
+      predicts = whole.schedule_options.predict > 0 && flow.delay() > 0;
     }
     plan.parameter_bytes = plan.parameters * value * versions;
     const int64_t trained = plan.parameters - frozen;
     plan.master_bytes = value < master || predicts ? trained * master : 0;
     // What stages share is put aside while it is summed; of it the first stage has all.
-    if (s == mesh.stage_of_part(0)) tied = shared_elements(table, begins, mesh);
-    const int64_t aside = config.parallel.schedule == ScheduleKind::pipedream_2bw ? tied : 0;
+    if (s == mesh.stage_of_part(0)) tied = shared_elements(table, whole);
+    const int64_t aside = row_of(whole.schedule).changes_once ? tied : 0;
     plan.gradient_bytes = (trained + aside) * master;
     plan.optimizer_bytes = trained * master * moments_of(config.optimizer);
-    plan.activation_bytes = most_held(*schedule, activations) * value * microbatch;
+    plan.activation_bytes = most_held(*schedule, activations) * value * plan.microbatch;
     stages.push_back(plan);
   }
   return stages;

@@ -8,7 +8,7 @@
 
 #include "trireme/spec/config.h"
 #include "trireme/spec/layer.h"
-#include "trireme/spec/mesh.h"
+#include "trireme/spec/plan.h"
 
 namespace trireme {
 
@@ -35,7 +35,7 @@ struct StagePlan {
 // Moments that the optimizer keeps of each parameter.
 int64_t moments_of(const OptimizerConfig& optimizer);
 
-std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Mesh& mesh);
+std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Plan& plan);
 
 // A table for people.
 std::string describe(const std::vector<StagePlan>& stages);

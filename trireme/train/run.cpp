@@ -30,7 +30,6 @@
 #include "trireme/observe/watchdog.h"
 #include "trireme/spec/stage_plan.h"
 #include "trireme/train/checkpoint.h"
-#include "trireme/train/dealing.h"
 #include "trireme/train/disk_room.h"
 #include "trireme/train/run_folder.h"
 #include "trireme/train/run_log.h"
@@ -176,36 +175,34 @@ std::vector<MemoryPool> pools_here(const RunConfig& config, const std::vector<in
   return pools;
 }
 
-// Refuses what surely cannot run where it would: on this host, by these ranks of so many.
-void check_fits_here(const RunConfig& config, const Dataset& data, const std::vector<StagePlan>& stages, int size,
+// Everything about a run that can be known before its first step.
+struct Planned {
+  Plan plan;
+  std::vector<StagePlan> stages;
+};
+
+// Refuses what surely cannot run where it would: on this host, by these of its ranks.
+void check_fits_here(const RunConfig& config, const Dataset& data, const Planned& planned,
                      const std::vector<int>& ranks) {
-  const auto mesh = make_mesh(config.parallel, size);
   const auto pools = pools_here(config, ranks);
-  for (const auto& pool : pools) check_fits(config, stages, mesh, pool, 0);
+  for (const auto& pool : pools) check_fits(config, planned.stages, planned.plan.mesh, pool, 0);
   const int64_t sample = 0;
   const auto one = data.get({&sample, 1});  // which is smaller than the parameters that read it
-  for (const auto& pool : pools)
-    check_fits(config, stages, mesh, pool, static_cast<int64_t>(one.inputs.nbytes() + one.targets.nbytes()));
+  const auto bytes = static_cast<int64_t>(one.inputs.nbytes() + one.targets.nbytes());
+  for (const auto& pool : pools) check_fits(config, planned.stages, planned.plan.mesh, pool, bytes);
 }
 
-// Everything about a run that can be known before its first step; refuses what cannot be.
-std::vector<StagePlan> planned(const RunConfig& config, const Dataset& data, const LayerTable& table, int ranks) {
-  const auto mesh = make_mesh(config.parallel, ranks);
-  check_shares(config, data, mesh);
-  auto stages = plan_stages(config, table, mesh);
+// Refuses what cannot be.
+Planned planned(const RunConfig& config, const Dataset& data, const LayerTable& table, int ranks) {
+  auto plan = make_plan(config, table, {ranks, data.size()});
+  auto stages = plan_stages(config, table, plan);
   if (!config.distill.from.empty())
     stages.back().teacher_bytes = find_teacher(config, data.vocab()).parameter_bytes(config.train.precision);
   check_memory(config, stages);
-  const auto maker = [&](const StagePlace& place) {
-    return make_schedule(config.parallel.schedule, place, schedule_options(config));
-  };
-  for (const int count : microbatch_counts(config, mesh))  // replicas may have more and less
-    simulate_pipeline(maker, mesh, count, std::vector<StageCost>(static_cast<size_t>(mesh.stages)));
-  return stages;
-}
-
-LayerTable table_of(const RunConfig& config, const Model& model) {
-  return model.table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+  const auto maker = [&](const StagePlace& place) { return plan.schedule_at(place); };
+  for (const int count : plan.dealing.all_numbers())  // replicas may have more and less
+    simulate_pipeline(maker, plan.mesh, count, std::vector<StageCost>(static_cast<size_t>(plan.mesh.stages)));
+  return {std::move(plan), std::move(stages)};
 }
 
 RunFolder find_run_folder(const RunConfig& config, const RunOptions& options, RunFolder::Access access) {
@@ -245,10 +242,10 @@ class Run {
     data_ = subject ? std::move(subject->data) : open_data(config_);
     check_same_everywhere(world_, resolved_, *data_.train);
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
-    const auto stages = planned(config_, *data_.train, table_of(config_, *model), world_.size());
-    check_fits_here(config_, *data_.train, stages, world_.size(), ranks_here(world_));
+    const auto [plan, stages] = planned(config_, *data_.train, table_of(config_, *model), world_.size());
+    check_fits_here(config_, *data_.train, {plan, stages}, ranks_here(world_));
     const auto checkpoint = find_folder(*model);
-    StageTrainer trainer(config_, world_, data_, std::move(model));
+    StageTrainer trainer(config_, world_, data_, std::move(model), plan);
     if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
       load_weights(open_source_model(config_.model.from), trainer.model().parameters(), trainer.store(),
                    /*whole_model=*/trainer.mesh().stages == 1);
@@ -347,7 +344,7 @@ class Run {
   void do_steps(StageTrainer& trainer) {
     std::vector<double> seconds;
     RunTrace trace(config_.log, world_, trainer.mesh(), folder_.path);
-    StragglerWatch stragglers(config_, trainer.mesh(), world_);
+    StragglerWatch stragglers(trainer.plan(), world_);
     CoreSharing cores;
     int64_t before_ns = monotonic_ns();
     reported_ = together_at_ = trainer.progression().step;
@@ -510,7 +507,7 @@ void check_run(const RunConfig& config, int ranks) {
   if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
   const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
-  check_fits_here(config, *data.train, planned(config, *data.train, table, ranks), ranks, first_ranks(ranks));
+  check_fits_here(config, *data.train, planned(config, *data.train, table, ranks), first_ranks(ranks));
 }
 
 Analysis analyze(const RunConfig& config) {
@@ -529,16 +526,16 @@ std::string describe_run(const RunConfig& config, int ranks, const RunOptions& o
   choose_device(config.train.device == DeviceKind::cuda, 0);
   const auto model = build_model(config.model, data.train->vocab());
   const auto table = table_of(config, *model);
-  const auto stages = planned(config, *data.train, table, ranks);
-  check_fits_here(config, *data.train, stages, ranks, first_ranks(ranks));
+  const auto made = planned(config, *data.train, table, ranks);
+  check_fits_here(config, *data.train, made, first_ranks(ranks));
   std::string text = table.full();
   text +=
       fmt::format("\n{} parameters, {} FLOP a sample; {} a step over {}, {}\n",
                   human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
                   counted(config.train.batch, "sample"), counted(ranks, "rank"), counted(config.train.steps, "step"));
-  const auto dealt = describe_dealing(config, make_mesh(config.parallel, ranks));
+  const auto dealt = made.plan.dealing.describe();
   if (!dealt.empty()) text += dealt + "\n";
-  text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(stages));
+  text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(made.stages));
   const auto folder = find_run_folder(config, options, RunFolder::Access::look);
   const auto room = disk_room(config, *model, folder.path, folder.checkpoint ? folder.checkpoint->step : 0);
   if (!room.fits()) refuse("{}", room.shortage());

@@ -7,7 +7,6 @@
 #include "trireme/base/log.h"
 #include "trireme/base/paths.h"
 #include "trireme/observe/metrics_file.h"
-#include "trireme/train/dealing.h"
 
 namespace trireme {
 
@@ -146,11 +145,10 @@ std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& sta
                       describe(named).text("sync.kind"));
   text += "shares:  # samples of a step, by rank\n";
   for (int rank = 0; rank < world.size(); ++rank) {
-    const auto pieces = pieces_of(config, trainer.mesh(), rank);
-    int64_t samples = 0;
-    for (const auto& piece : pieces) samples += piece.count;
+    const auto& dealing = trainer.plan().dealing;
+    const auto pieces = dealing.pieces(rank);
     text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, pieces.front().first,
-                        samples, pieces.size());
+                        dealing.samples(rank), pieces.size());
   }
   text += fmt::format("schedule: {}\nstages:\n", trainer.schedule().name());
   for (const auto& stage : stages) {

@@ -10,13 +10,12 @@
 #include <limits>
 
 #include "trireme/base/error.h"
-#include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
 
 namespace trireme {
 
 void StageTrainer::open_flow() {
-  if (!ties_.empty() && config_.parallel.schedule == ScheduleKind::pipedream) {
+  if (!ties_.empty() && !row_of(plan_.schedule).changes_once) {
     refuse(
         "parallel.schedule = pipedream: stages would change the parameters that they share (a tied table) at different "
         "times; give each its own (model.untied=true, model.tied=false), or choose pipedream-2bw, in which all stages "
@@ -24,13 +23,10 @@ void StageTrainer::open_flow() {
   }
   const auto K = static_cast<int64_t>(pieces_.size());
   const int stage = stage_number(), replicas = mesh_.replicas(stage);
-  flow_ =
-      std::make_unique<FlowState>(FlowState{Flow(config_.parallel.schedule, config_.parallel.vertical_sync, mesh_,
-                                                 stage, mesh_.replica_of(world_.rank()), K, mesh_.even() ? K : dealt_),
-                                            WeightVersions(*store_)});
+  flow_ = std::make_unique<FlowState>(FlowState{plan_.flow_of(world_.rank()), WeightVersions(*store_)});
   auto& flow = *flow_;
-  if (config_.parallel.predict > 0) {
-    flow.versions.predict(config_.parallel.predict * static_cast<double>(flow.plan.delay()));
+  if (plan_.schedule_options.predict > 0) {
+    flow.versions.predict(plan_.schedule_options.predict * static_cast<double>(flow.plan.delay()));
     store_->account(world_.recorder().memory());
   }
   flow.total = K * config_.train.steps;
@@ -43,7 +39,7 @@ void StageTrainer::open_flow() {
   // Of each round, the samples that the stage's replicas learn from.
   std::vector<int64_t> samples(static_cast<size_t>(flow.plan.rounds()), 0);
   for (int replica = 0; replica < replicas; ++replica) {
-    const auto pieces = pieces_of(config_, mesh_, mesh_.rank_of(stage, replica));
+    const auto pieces = plan_.dealing.pieces(mesh_.rank_of(stage, replica));
     if (!flow.plan.changes_once() && static_cast<int64_t>(pieces.size()) != K) {
       refuse(
           "parallel.schedule = pipedream: the microbatches of a step must divide over the {} replicas of stage {}: "

@@ -9,7 +9,6 @@
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/nn/attention.h"
-#include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
 #include "trireme/train/teacher.h"
 
@@ -20,24 +19,16 @@ size_t StageTrainer::in_step(uint16_t kind, size_t m) const {
   return flow_ && kind != evaluation ? m % pieces_.size() : m;
 }
 
-// A microbatch's number in the step: of this replica's own, or of all that are dealt.
-int StageTrainer::number_of(size_t m) const {
-  const int own = static_cast<int>(m);
-  return mesh_.even() ? own : own * mesh_.replicas(stage_number()) + mesh_.replica_of(world_.rank());
-}
-
 // The rank that has it in a part of the model.
 int StageTrainer::holder_of(uint16_t kind, int part, size_t m) const {
-  const int stage = mesh_.stage_of_part(part);
-  if (mesh_.even()) return mesh_.rank_of(stage, mesh_.replica_of(world_.rank()));
-  return mesh_.rank_of(stage, number_of(in_step(kind, m)) % mesh_.replicas(stage));
+  return plan_.dealing.holder(world_.rank(), static_cast<int>(in_step(kind, m)), mesh_.stage_of_part(part));
 }
 
 // The same on both sides. Between two ranks a microbatch may cross several times, each into another chunk.
 MessageTag StageTrainer::tag_of(uint16_t kind, const Crossing& crossing, size_t m) const {
   const size_t own = in_step(kind, m);
   const auto step = static_cast<int>((m - own) / pieces_.size());
-  const int number = step * static_cast<int>(dealt_) + number_of(own);
+  const int number = step * static_cast<int>(numbers_) + number_of(own);
   return {kind, crossing.way, number * mesh_.chunks + mesh_.chunk_of_part(crossing.to)};
 }
 
@@ -165,7 +156,7 @@ void StageTrainer::forward(size_t c, size_t m) {
   if (stage.first()) flight.inputs.push_back(inputs_of(flight.data.inputs));
   for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
-  if (deals_statistics()) remember_dealt(chunk, flight.step * dealt_ + number_of(in_step(activation, m)));
+  if (deals_statistics()) remember_dealt(chunk, flight.step * numbers_ + number_of(in_step(activation, m)));
   if (!recomputes()) {
     compute(chunk, flight);
   } else if (!stage.last()) {  // whose backward pass follows at once
@@ -278,7 +269,7 @@ void StageTrainer::build_evaluation() {
                         : mesh_.even()
                             ? std::min(samples_, std::max<int64_t>(1, config_.train.batch / mesh_.replicas()))
                             : pieces_.front().count;
-  evaluated_ = pieces_of(config_, mesh_, world_.rank(), samples, piece);
+  evaluated_ = deal_batch(config_, mesh_, samples, piece).pieces(world_.rank());
   std::vector<int64_t> all(static_cast<size_t>(samples));
   std::iota(all.begin(), all.end(), 0);
   evaluated_items_ = static_cast<double>(std::max<int64_t>(1, data_.validation->learnt_targets(all)));

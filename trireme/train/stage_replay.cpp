@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
 
 namespace trireme {
@@ -141,13 +140,11 @@ void StageTrainer::replay() {
 bool StageTrainer::had_passed(int part) const {
   const auto& flow = *flow_;
   const int64_t K = flow.plan.per_step();
-  const int stage = mesh_.stage_of_part(part);
-  const int in_step = number_of(static_cast<size_t>(flow.replayed % K));
-  const int replicas = mesh_.even() ? 1 : mesh_.replicas(stage);
-  const int replica = mesh_.even() ? mesh_.replica_of(world_.rank()) : in_step % replicas;
-  const auto there = static_cast<int64_t>(pieces_of(config_, mesh_, mesh_.rank_of(stage, replica)).size());
-  const Flow other(config_.parallel.schedule, false, mesh_, stage, replica, there, mesh_.even() ? there : dealt_);
-  const int64_t number = flow.replayed / K * there + in_step / replicas;
+  const int own = static_cast<int>(flow.replayed % K);
+  const int holder = plan_.dealing.holder(world_.rank(), own, mesh_.stage_of_part(part));
+  const auto other = plan_.flow_of(holder);
+  const int64_t there = other.per_step();
+  const int64_t number = flow.replayed / K * there + plan_.dealing.own_of(holder, number_of(static_cast<size_t>(own)));
   return number < other.forwarded(progression_.step * there, flow.total_then / K * there);
 }
 

@@ -3,54 +3,64 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "trireme/base/log.h"
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/parallel/codec_choice.h"
-#include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
 #include "trireme/train/teacher.h"
 
 namespace trireme {
 
-StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> model)
+LayerTable table_of(const RunConfig& config, const Model& model) {
+  return model.table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+}
+
+StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole)
+    : StageTrainer(config, world, data, planned(config, world, data, std::move(whole))) {}
+
+StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, Planned planned)
+    : StageTrainer(config, world, data, std::move(planned.model), std::move(planned.plan)) {}
+
+StageTrainer::Planned StageTrainer::planned(const RunConfig& config, World& world, const Split& data,
+                                            std::unique_ptr<Model> whole) {
+  if (!whole) whole = build_model(config.model, data.train->vocab());
+  auto plan = make_plan(config, table_of(config, *whole), {world.size(), data.train->size()});
+  return {std::move(whole), std::move(plan)};
+}
+
+StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> model,
+                           Plan plan)
     : config_(config),
       world_(world),
       data_(data),
-      mesh_(make_mesh(config.parallel, world.size())),
-      pieces_(pieces_of(config, mesh_, world.rank())),
-      samples_(std::accumulate(pieces_.begin(), pieces_.end(), int64_t{0},
-                               [](int64_t sum, const Share& piece) { return sum + piece.count; })),
-      dealt_(microbatch_counts(config, mesh_).front()),
+      plan_(std::move(plan)),
+      pieces_(plan_.dealing.pieces(world.rank())),
+      samples_(plan_.dealing.samples(world.rank())),
+      numbers_(plan_.dealing.numbers(world.rank())),
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
       device_trace_(device_, world.recorder()),
       executor_(world.recorder(), clock_, &carriers_) {
   count_memory();
-  check_shares(config, *data.train, mesh_);
-  if (const auto dealt = describe_dealing(config, mesh_); !dealt.empty()) log::info("{}", dealt);
+  if (const auto dealt = plan_.dealing.describe(); !dealt.empty()) log::info("{}", dealt);
   if (config.train.microbatch > 0 && samples_ % config.train.microbatch != 0) {
     log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", samples_,
               config.train.microbatch);
   }
 
-  if (!model) model = build_model(config.model, data.train->vocab());
-  const auto table = model->table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+  const auto table = table_of(config, *model);
   model_parameters_ = model_trained_ = table.parameters();
   for (const auto& layer : table.layers) model_trained_ -= layer.frozen;
   model_layers_ = static_cast<int64_t>(table.layers.size());
   for (size_t i = 0; i + 1 < table.layers.size(); ++i)
     widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
-  take_parts(*model, part_begins(table, config.parallel, mesh_));
+  take_parts(*model, plan_.begins);
   model.reset();  // the rest is let go before it takes up memory
   model_->initialize(static_cast<uint64_t>(config.train.seed));
   model_->buffers_to(master_type(config.train.precision), device_);
-  schedule_ = make_schedule(config.parallel.schedule,
-                            place_of(mesh_, stage_number(), mesh_.replica_of(world.rank()),
-                                     mesh_.even() ? static_cast<int>(pieces_.size()) : static_cast<int>(dealt_)),
-                            schedule_options(config));
+  schedule_ = plan_.schedule_of(world.rank());
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
   // waits there for another's work would be given its turns for nothing.
   settles_ = schedule_->follows_arrivals() || shares_card(device_, world.local_size());
@@ -94,7 +104,7 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   behind_.buckets.resize(store_->buckets().size());
   for (auto& chunk : chunks_) make_flights(chunk, chunk.flights, pieces_.size());
   eager_ = config.sync.kind == SyncKind::allreduce && config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
-  const bool drains = !trireme::never_drains(config.parallel.schedule);
+  const bool drains = plan_.drains();
   late_.on = eager_ && drains && mesh_.stages > 1;
   if (!drains) {
     open_flow();
@@ -152,7 +162,7 @@ void StageTrainer::join_groups() {
       for (const auto& crossing : chunk.stage->outgoing()) ranks.insert(holder_of(activation, crossing.to, m));
     }
   }
-  for (int rank = 0; trireme::never_drains(config_.parallel.schedule) && rank < world_.size(); ++rank) {
+  for (int rank = 0; !plan_.drains() && rank < world_.size(); ++rank) {
     if (rank == 0 || world_.rank() == 0) ranks.insert(rank);  // reports
   }
   for (int other = 0; is_loose(config_.sync.kind) && other < mesh_.stages; ++other)

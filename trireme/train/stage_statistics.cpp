@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "trireme/nn/batch_norm.h"
-#include "trireme/train/dealing.h"
 #include "trireme/train/stage_trainer.h"
 
 namespace trireme {
@@ -36,7 +35,7 @@ void StageTrainer::remember_dealt(Chunk& chunk, int64_t number) {
   const int replica = mesh_.replica_of(world_.rank());
   if (chunk.remembered < 0) {
     // Where the run begins, or goes on: all replicas have all of it.
-    chunk.remembered = progression_.step * dealt_;
+    chunk.remembered = progression_.step * numbers_;
     for (const auto& buffer : buffers) {
       if (replica > 0) buffer->value.zero_();
     }
@@ -55,7 +54,7 @@ void StageTrainer::with_statistics(const std::function<void()>& use) {
   for (auto& chunk : chunks_) {
     if (chunk.remembered < 0) continue;
     const auto buffers = chunk.stage->model().buffers();
-    decay(buffers, progression_.step * dealt_ - chunk.remembered);
+    decay(buffers, progression_.step * numbers_ - chunk.remembered);
     for (const auto& buffer : buffers) {
       communicator.now(
           [&] { return communicator.all_reduce(buffer->value, ReduceOp::sum, "sum statistics", {}, groups_.stage); });

@@ -21,7 +21,6 @@
 #include "trireme/observe/stragglers.h"
 #include "trireme/parallel/codec_choice.h"
 #include "trireme/parallel/replica_check.h"
-#include "trireme/train/dealing.h"
 #include "trireme/train/teacher.h"
 
 namespace trireme {

@@ -36,8 +36,7 @@
 #include "trireme/parallel/gradient_sync.h"
 #include "trireme/parallel/loose_sync.h"
 #include "trireme/spec/config.h"
-#include "trireme/spec/flow.h"
-#include "trireme/spec/mesh.h"
+#include "trireme/spec/plan.h"
 #include "trireme/spec/progression.h"
 #include "trireme/train/stage.h"
 
@@ -45,10 +44,14 @@ namespace trireme {
 
 class Teacher;
 
+// In the precision of the run.
+LayerTable table_of(const RunConfig& config, const Model& model);
+
 class StageTrainer {
  public:
-  // `whole` is the model, all of it; without one, what the configuration names.
+  // `whole` is the model, all of it; without one, what the configuration names. Without a plan, the configuration's.
   StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole = nullptr);
+  StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole, Plan plan);
   ~StageTrainer();
 
   // Does the next step; `stop` is this rank's wish to end, agreed on by all ranks in stop_agreed(). The report is of
@@ -78,6 +81,7 @@ class StageTrainer {
   void evaluate(StepReport& report);
 
   Executor& executor() { return executor_; }
+  const Plan& plan() const { return plan_; }
   const Mesh& mesh() const { return mesh_; }
   int stage_number() const { return mesh_.stage_of(world_.rank()); }
   Model& model() { return *model_; }  // this rank's layers
@@ -91,6 +95,13 @@ class StageTrainer {
   std::string brief() const;  // one line: the whole model's parameters and layers, ranks, batch
 
  private:
+  struct Planned {
+    std::unique_ptr<Model> model;
+    Plan plan;
+  };
+  StageTrainer(const RunConfig& config, World& world, const Split& data, Planned planned);
+  static Planned planned(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole);
+
   // From total_idle on: three numbers a stage, then one a rank.
   enum Total { total_loss, total_stop, total_squares, total_right, total_judged, total_distillation, total_idle };
   enum MessageKind : uint16_t { activation, gradient, evaluation, told, order };
@@ -231,7 +242,8 @@ class StageTrainer {
   void hand_on(uint16_t kind, const Crossing& crossing, size_t microbatch, const at::Tensor& tensor);
   MessageTag tag_of(uint16_t kind, const Crossing& crossing, size_t microbatch) const;
   size_t in_step(uint16_t kind, size_t microbatch) const;
-  int number_of(size_t microbatch) const;
+  // A microbatch's number in its step, the same on all ranks that pass it.
+  int number_of(size_t own) const { return plan_.dealing.number_of(world_.rank(), static_cast<int>(own)); }
   int holder_of(uint16_t kind, int part, size_t microbatch) const;
   Flight& flight_of(uint16_t kind, size_t chunk, size_t microbatch) {
     return (kind == evaluation ? chunks_[chunk].evaluations : chunks_[chunk].flights)[microbatch];
@@ -271,10 +283,11 @@ class StageTrainer {
   const RunConfig& config_;
   World& world_;
   const Split& data_;
-  const Mesh mesh_;
+  const Plan plan_;
+  const Mesh& mesh_ = plan_.mesh;
   const std::vector<Share> pieces_;  // of the training batch: this rank's microbatches
   const int64_t samples_;            // in them
-  const int64_t dealt_;              // microbatches of a step that are dealt over the replicas of each stage
+  const int64_t numbers_;            // microbatches of a step that pass this rank's pipeline
   at::Device device_;
   int64_t model_parameters_ = 0, model_trained_ = 0, model_layers_ = 0;  // of all stages
   int64_t widest_crossing_ = 0;        // bytes of a sample between two layers, at most

@@ -6,7 +6,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
-#include "trireme/train/dealing.h"
 
 namespace trireme {
 
@@ -49,9 +48,9 @@ int compared_replicas(const Mesh& mesh) { return mesh.even() ? mesh.replicas() :
 
 }  // namespace
 
-StragglerWatch::StragglerWatch(const RunConfig& config, const Mesh& mesh, World& world)
-    : world_(world), mesh_(mesh), shares_(shares_of(config, mesh)), stragglers_(compared_replicas(mesh)) {
-  if (compared_replicas(mesh) > 1) hosts_ = hosts_of_ranks(world);
+StragglerWatch::StragglerWatch(const Plan& plan, World& world)
+    : world_(world), mesh_(plan.mesh), shares_(plan.dealing.shares()), stragglers_(compared_replicas(plan.mesh)) {
+  if (compared_replicas(plan.mesh) > 1) hosts_ = hosts_of_ranks(world);
 }
 
 void StragglerWatch::after(const StepReport& report) {

@@ -6,9 +6,7 @@
 
 #include "trireme/comm/world.h"
 #include "trireme/observe/stragglers.h"
-#include "trireme/spec/config.h"
-#include "trireme/spec/mesh.h"
-#include "trireme/spec/share.h"
+#include "trireme/spec/plan.h"
 
 namespace trireme {
 
@@ -19,7 +17,7 @@ std::string describe(const Straggler& straggler, const std::string& host, const 
 class StragglerWatch {
  public:
   // Rank 0 learns where the others are. Collective.
-  StragglerWatch(const RunConfig& config, const Mesh& mesh, World& world);
+  StragglerWatch(const Plan& plan, World& world);
 
   // Takes a step's report; warns when it is time.
   void after(const StepReport& report);

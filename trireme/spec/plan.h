@@ -1,0 +1,51 @@
+// How a run's work is split: one value, made once, which everything that runs, simulates or predicts it is given.
+// Nobody works any of this out again from the configuration.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/spec/config.h"
+#include "trireme/spec/dealing.h"
+#include "trireme/spec/flow.h"
+#include "trireme/spec/layer.h"
+#include "trireme/spec/mesh.h"
+#include "trireme/spec/schedule.h"
+
+namespace trireme {
+
+// What a plan depends on besides the configuration and the model.
+struct Facts {
+  int ranks = 1;
+  int64_t training_samples = std::numeric_limits<int64_t>::max();
+};
+
+struct Plan {
+  Mesh mesh;
+  std::vector<int64_t> begins;  // the layer that each part of the model begins with
+  Dealing dealing;              // of a training step's batch
+  ScheduleKind schedule = ScheduleKind::gpipe;
+  ScheduleOptions schedule_options;
+
+  // Whether the pipeline ends each step before it begins the next.
+  bool drains() const { return row_of(schedule).drains; }
+  std::unique_ptr<Schedule> schedule_of(int rank) const;
+  std::unique_ptr<Schedule> schedule_at(const StagePlace& place) const;
+  // How a rank's pipeline flows, if it never drains.
+  Flow flow_of(int rank) const;
+
+  // Layers [first, last) of a part of the model, of so many layers.
+  struct Layers {
+    size_t first, last;
+  };
+  Layers layers_of(int part, size_t layers) const;
+};
+
+// Refuses ranks that the configuration cannot use, samples that cannot be dealt to them, and cuts that the model does
+// not have.
+Plan make_plan(const RunConfig& config, const LayerTable& table, const Facts& facts);
+
+}  // namespace trireme
