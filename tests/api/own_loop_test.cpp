@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <filesystem>
 #include <mutex>
+#include <thread>
 
 #include "trireme/api/data_parallel.h"
 #include "trireme/api/optimizers.h"
@@ -611,6 +613,29 @@ TEST(OwnLoop, RefusesWhatWouldTrainRanksApart) {
     model.module()->first->bias.mutable_grad() = at::ones({3}, at::kDouble);
     EXPECT_THAT(refused([&] { optimizer.step(); }),
                 HasSubstr("the gradient of first.bias has shape [3], the parameter [16]"));
+  });
+}
+
+// Also while another rank of this process is in a backward pass of its own.
+TEST(OwnLoop, RefusesWhatWouldTrainRanksApartWhileOthersAreAtIt) {
+  std::atomic<bool> begun{false}, tried{false};
+  World::run_threads(2, [&](World& world) {
+    const at::Tensor x = at::ones({2, 6}, at::kDouble), y = at::zeros({2}, at::kLong);
+    DataParallel model(Net(1), world);
+    auto loss = torch::nn::functional::cross_entropy(model.forward(x), y);
+    if (world.rank() == 0) {
+      loss.register_hook([&](const at::Tensor& gradient) {
+        begun = true;
+        while (!tried) std::this_thread::yield();
+        return gradient;
+      });
+    } else {
+      while (!begun) std::this_thread::yield();
+      EXPECT_THAT(refused([&] { loss.backward(); }), HasSubstr("call backward(loss) of the DataParallel"));
+      tried = true;
+      loss = torch::nn::functional::cross_entropy(model.forward(x), y);
+    }
+    EXPECT_EQ(refused([&] { model.backward(loss); }), "accepted");
   });
 }
 

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -204,9 +203,11 @@ TEST_F(FolderLockTest, RefusesWhatCannotBeAFolder) {
 // A run that was refused takes its folder away again, and a second one may be about to take it.
 TEST_F(FolderLockTest, IsTakenThoughTheFolderVanishesMeanwhile) {
   const auto folder = above_ / "vanishing";
-  std::atomic<bool> ended{false};
-  std::thread other([&] {
-    while (!ended) ::rmdir(folder.c_str());
+  const std::jthread other([&](const std::stop_token& ended) {
+    while (!ended.stop_requested()) {
+      ::rmdir(folder.c_str());
+      std::this_thread::yield();  // or nobody else has a turn on one core
+    }
   });
   for (int tries = 0; tries < 300; ++tries) {
     auto taken = FolderLock::take(folder);
@@ -214,8 +215,6 @@ TEST_F(FolderLockTest, IsTakenThoughTheFolderVanishesMeanwhile) {
     EXPECT_TRUE(fs::exists(folder / "lock"));
     fs::remove(folder / "lock");
   }
-  ended = true;
-  other.join();
 }
 
 }  // namespace

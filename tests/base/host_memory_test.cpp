@@ -74,6 +74,8 @@ TEST_F(HostMemoryTest, CountsTheSwapOfACgroupOfTheFirstVersion) {
   EXPECT_EQ(host_memory_limit(root_).bytes, 4000000 + 1000 * 1024);
   write("sys/fs/cgroup/memory/job/memory.memsw.limit_in_bytes", "4500000\n");
   EXPECT_EQ(host_memory_limit(root_).bytes, 4500000);
+  write("sys/fs/cgroup/memory/job/memory.memsw.limit_in_bytes", "9223372036854771712\n");  // none
+  EXPECT_EQ(host_memory_limit(root_).bytes, 4000000 + 1000 * 1024);
 }
 
 TEST_F(HostMemoryTest, ReadsTheFirstVersionOfCgroupsToo) {

@@ -2,6 +2,7 @@
 """Ranks that go their own ways meet again, by hand (part of make soak): ROUNDS short runs of four ranks on one core for every
 such sync.kind, with a meeting in every step; each must end with status 0."""
 import os
+import shutil
 import subprocess
 
 from harness import arguments, check, folder, main
@@ -26,8 +27,10 @@ def test():
         for kind, settings in KINDS.items():
             failures = []
             for number in range(args.rounds):
-                words = [args.program, "train", *SETTINGS, *settings, f"run_dir={where}/run", "--ranks", "4"]
-                ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
+                run_dir = where / "run"
+                words = [args.program, "train", *SETTINGS, *settings, f"run_dir={run_dir}", "--ranks", "4"]
+                ran = subprocess.run(words, capture_output=True, text=True, timeout=300)
+                shutil.rmtree(run_dir, ignore_errors=True)
                 if ran.returncode != 0:
                     failures.append(f"run {number}: status {ran.returncode}: {(ran.stdout + ran.stderr)[-300:]}")
             print(f"{kind}: {args.rounds - len(failures)} of {args.rounds} runs ended well", flush=True)

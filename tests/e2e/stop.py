@@ -84,6 +84,19 @@ def immune(args, where):
     print("nohup: SIGHUP is not heard; with SIGTERM it is no second wish")
 
 
+def several_signals(args, where):
+    """`timeout` and terminals signal a process, and then its whole group: signals that come together are one wish."""
+    for name, words in {"one": [], "job": ["--ranks", RANKS]}.items():
+        job = Job([args.program, "train", *CONFIG, *SLOW_SAVE, *words, f"run_dir=several-{name}"], where)
+        job.wait_for_step(3)
+        for pause_s in (0.02, 0.05, 0):
+            os.kill(job.process.pid, signal.SIGTERM)
+            time.sleep(pause_s)
+        status = job.wait(40)
+        check(status == 143 and checkpoints(where / f"several-{name}"), f"three SIGTERM at once, {name}: status {status}:\n{job.output}")
+    print("three SIGTERM at once: saved")
+
+
 def frozen(where, name, words):
     """A rank that is stopped, as by SIGSTOP or a dead disk: named, and the job ends."""
     job = Job([*words, f"run_dir={name.replace(' ', '-')}"], where)
@@ -133,6 +146,7 @@ def test():
         asked_to_stop(args, where, alone_bytes, "ctrl-C of one rank", alone, type_control_c, 130, slow_save=False, terminal=True)
         twice(args, where, own)
         immune(args, where)
+        several_signals(args, where)
         frozen(where, "SIGSTOP", own)
         if not shutil.which("mpirun"):
             print("no mpirun here: its cases are left out")

@@ -303,8 +303,37 @@ TEST_F(Checkpoint, RefusesAManifestWithImpossibleValues) {
   EXPECT_THAT(with("/files/model.safetensors/xxh3", 1), HasSubstr("files: model.safetensors must be"));
   EXPECT_THAT(with("/files/..~1..~1model", whole["files"]["model.safetensors"]),
               HasSubstr("files: ../../model must be"));
+  EXPECT_THAT(with("/codec", 1), HasSubstr("codec must be text"));
+  EXPECT_THAT(with("/step", 2), HasSubstr("manifest.json: it is not as it was written"));
   write_file(path / "manifest.json", whole.dump());
   EXPECT_EQ(open_checkpoint(path).step, 1);
+  auto earlier = whole;  // by a program that kept no checksum of it
+  earlier.erase("xxh3");
+  write_file(path / "manifest.json", earlier.dump());
+  EXPECT_EQ(open_checkpoint(path).step, 1);
+}
+
+TEST_F(Checkpoint, KnowsTheCodecThatWasChosen) {
+  Trained trained(small_gpt());
+  EXPECT_EQ(open_checkpoint(save(trained, {1})).codec, "");
+  CheckpointWriter writer(folder / "chosen", {}, "", recorder, {.codec = "int8"});
+  trained.save(writer, 2);
+  EXPECT_EQ(open_checkpoint(*writer.last()).codec, "int8");
+}
+
+// Another run may have begun under the name since.
+TEST_F(Checkpoint, IsNotWrittenWhereTheFolderWasMovedAway) {
+  Trained trained(small_gpt());
+  CheckpointWriter writer(folder / "run", {}, "", recorder);
+  trained.save(writer, 1);
+  fs::rename(folder / "run", folder / "moved");
+  trained.save(writer, 2);
+  EXPECT_THAT(writer.failure().value_or(""), HasSubstr("was it moved or removed?"));
+  fs::create_directories(checkpoints());
+  trained.save(writer, 3);
+  EXPECT_THAT(writer.failure().value_or(""), HasSubstr("was it moved or removed?"));
+  EXPECT_THAT(names_in(checkpoints()), IsEmpty());
+  EXPECT_THAT(names_in(folder / "moved" / "checkpoints"), ElementsAre("step-1"));
 }
 
 TEST_F(Checkpoint, RefusesAnotherModel) {

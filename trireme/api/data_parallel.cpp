@@ -4,9 +4,9 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "trireme/api/module_layer.h"
@@ -45,22 +45,39 @@ bool lies_in(const at::Tensor& value, const at::Tensor& piece) {
          value.scalar_type() == piece.scalar_type();
 }
 
-// Backward passes of all DataParallels of this process that are running. Autograd runs hooks on threads of its own
-// where a module is on a card, so this is no thread's own number.
-std::atomic<int> backward_passes{0};
+// Backward passes that run now, of all DataParallels of a rank. Autograd runs hooks on threads of its own where a module
+// is on a card, so this is no thread's own number; nor the process's, where ranks are threads of it.
+class RunningPasses {
+ public:
+  void add(const World& rank, int count) {
+    const std::lock_guard lock(mutex_);
+    if ((by_rank_[&rank] += count) == 0) by_rank_.erase(&rank);
+  }
+  bool any(const World& rank) {
+    const std::lock_guard lock(mutex_);
+    return by_rank_.count(&rank) > 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const World*, int> by_rank_;
+};
+
+RunningPasses running_passes;
 
 class BackwardPass {
  public:
-  explicit BackwardPass(bool& running) : running_(running) {
+  BackwardPass(const World& rank, bool& running) : rank_(rank), running_(running) {
     running_ = true;
-    ++backward_passes;
+    running_passes.add(rank_, 1);
   }
   ~BackwardPass() {
-    --backward_passes;
+    running_passes.add(rank_, -1);
     running_ = false;
   }
 
  private:
+  const World& rank_;
   bool& running_;
 };
 
@@ -187,7 +204,7 @@ void ReplicatedModule::follow_module() {
 // Gradients that come by no backward pass of ours are one rank's own.
 bool ReplicatedModule::takes_gradient(const Parameter& parameter) const {
   if (in_backward_) return true;
-  if (backward_passes > 0) return false;  // through this module, of another one's loss: as torch does it
+  if (running_passes.any(world_)) return false;  // through this module, of another one's loss: as torch does it
   refuse(
       "the gradient of {} was computed by loss.backward(): call backward(loss) of the DataParallel that wraps the "
       "module, which averages the gradients over the ranks",
@@ -248,7 +265,7 @@ void ReplicatedModule::run_backward(const at::Tensor& loss, double weight, bool 
   }
   GradientSync::begin_pass(parameters_);
   try {
-    const BackwardPass running(in_backward_);
+    const BackwardPass running(world_, in_backward_);
     loss.backward(at::full_like(loss, weight));
   } catch (...) {
     begun_ = accumulates_ = false;

@@ -73,19 +73,28 @@ std::string owner(int descriptor) {
          folder.string(), owner(descriptor));
 }
 
+// The folder that holds the name of another: "runs" of "runs/a/".
+fs::path above(const fs::path& folder) {
+  const auto name = folder.has_filename() ? folder : folder.parent_path();
+  return name.has_parent_path() ? name.parent_path() : ".";
+}
+
+constexpr int most_tries = 10'000;  // to make a folder and take it before somebody removes it
+
 int open_lock(const fs::path& path, int flags) { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
 
 }  // namespace
 
 void FolderLock::lock() {
   const auto path = folder_ / "lock";
+  int made = 0;  // the folder, again
   while (true) {
     descriptor_ = open_lock(path, O_RDWR | O_CREAT | O_EXCL);
     const bool is_new = descriptor_ >= 0;
     if (!is_new && errno == EEXIST) descriptor_ = open_lock(path, O_RDWR);
     if (descriptor_ < 0 && errno == ENOENT) {  // the file was taken away in between, or the folder with it
-      make_folder(folder_);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (made++ == most_tries) refuse("{} vanishes as often as it is made: another process removes it", folder_.string());
+      if (::mkdir(folder_.c_str(), 0777) != 0 && errno != EEXIST) make_folder(folder_);  // or says why it cannot
       continue;
     }
     if (is_new && made_ == Made::nothing) made_ = Made::file;
@@ -100,6 +109,7 @@ void FolderLock::lock() {
     if (::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) break;
     ::close(std::exchange(descriptor_, -1));  // a run that was refused took the file away in between
   }
+  if (made > 0) sync_folder(above(folder_));
   first_ = true;
   const auto note = fmt::format("process {} on host {}, since {}\n", ::getpid(), host_name(), time_now());
   if (::ftruncate(descriptor_, 0) != 0) fail_errno(path.string());
@@ -119,11 +129,12 @@ FolderLock FolderLock::take(const fs::path& folder) {
 std::optional<FolderLock> FolderLock::take_new(const fs::path& folder) {
   const auto name = folder.has_filename() ? folder : folder.parent_path();  // "runs/a/" is "runs/a"
   std::error_code error;
-  if (const auto above = name.parent_path(); !above.empty() && !fs::exists(above, error)) make_folder(above);
+  if (!fs::exists(above(folder), error)) make_folder(above(folder));
   const bool made = fs::create_directory(name, error);
-  if (error) refuse("cannot make the folder {}: {}", folder.string(), error.message());
+  const bool vanished = error == std::errc::file_exists && !fs::exists(fs::symlink_status(name));
+  if (error && !vanished) refuse("cannot make the folder {}: {}", folder.string(), error.message());
   if (!made) return std::nullopt;
-  sync_folder(name.has_parent_path() ? name.parent_path() : ".");
+  sync_folder(above(folder));
   FolderLock taken(folder, Made::folder);
   taken.lock();
   return taken;

@@ -56,9 +56,9 @@ fs::path own_group(const fs::path& root, const std::string& controller) {
 std::optional<int64_t> limit_of(const fs::path& group, int64_t swap) {
   if (const auto memory = number_in(group / "memory.max"))
     return std::min(*memory, INT64_MAX - swap) + std::min(swap, number_in(group / "memory.swap.max").value_or(swap));
-  if (const auto sum = number_in(group / "memory.memsw.limit_in_bytes")) return sum;
-  if (const auto memory = number_in(group / "memory.limit_in_bytes")) return std::min(*memory, INT64_MAX - swap) + swap;
-  return {};
+  const auto memory = number_in(group / "memory.limit_in_bytes"), sum = number_in(group / "memory.memsw.limit_in_bytes");
+  if (!memory) return sum;
+  return std::min(std::min(*memory, INT64_MAX - swap) + swap, sum.value_or(INT64_MAX));
 }
 
 // Every group is also bound by those that it lies in.

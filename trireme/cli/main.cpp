@@ -1,7 +1,11 @@
 // trireme: trains large neural networks on few, mixed, shared accelerators.
 #include <malloc.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <iostream>
 
 #include <fmt/ranges.h>
 
@@ -118,6 +122,15 @@ int run(int argc, char** argv) {
   return chosen();
 }
 
+// Results go to the standard output: one that could not be written there is a failure. Not so where nobody reads them:
+// the output is closed, or a pipe whose reader has had enough.
+void check_output_arrived() {
+  const bool arrived = static_cast<bool>(std::cout.flush()) && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  struct stat status{};
+  if (arrived || ::fstat(STDOUT_FILENO, &status) != 0 || S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) return;
+  fail("the result could not be written to the standard output: is its disk full?");
+}
+
 }  // namespace
 }  // namespace trireme
 
@@ -125,9 +138,11 @@ int main(int argc, char** argv) {
   // Keep freed memory: activations of one step are those of the next, and fresh pages cost a fault each.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file over `ulimit -f` is an error like a full disk, not the end
   int status = 1;
   try {
     status = trireme::run(argc, argv);
+    trireme::check_output_arrived();
   } catch (...) {
     const auto [error, out_of_memory] = trireme::explain(std::current_exception());
     trireme::log::error("{}{}", error.what(),

@@ -30,6 +30,22 @@ struct Request {
   RunOptions run;
 };
 
+// A run goes on in its own folder.
+void check_run_dir(const std::filesystem::path& from, const std::vector<std::string>& overrides) {
+  const bool one_checkpoint = std::filesystem::exists(from / "manifest.json");
+  const auto run = one_checkpoint ? std::filesystem::absolute(from).lexically_normal().parent_path().parent_path() : from;
+  for (const auto& word : overrides) {
+    if (!word.starts_with("run_dir=")) continue;
+    const auto other = expand_home(word.substr(8));
+    std::error_code missing;
+    if (std::filesystem::equivalent(other, run, missing)) continue;
+    refuse(
+        "--from {} goes on in that run's folder, and {} names another: leave one of them out, or begin a new run with "
+        "these weights (model.from={})",
+        from.string(), word, from.string());
+  }
+}
+
 Request read(const TrainOptions& options) {
   Request request;
   auto [files, overrides] = sorted(options.words);
@@ -48,6 +64,7 @@ Request read(const TrainOptions& options) {
   if (!options.from.empty() && options.words.empty() && !std::filesystem::exists(files.front()))
     refuse("--from {} holds no run: there is no {}", options.from, files.front().string());
   check_configurations(files);
+  if (!options.from.empty()) check_run_dir(options.from, overrides);
   if (!files.empty()) request.run.name = files.front().stem().string();
   request.config = load_config(files, overrides);
   return request;

@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/stop_wishes.h"
 #include "trireme/base/words.h"
 #include "trireme/comm/core_sharing.h"
 #include "trireme/comm/process.h"
@@ -44,6 +45,7 @@ struct Job {
   std::shared_ptr<Board> board;
   std::map<pid_t, int> running;  // process -> rank (-1: mpirun, which holds them all)
   int stop_signal = 0;
+  StopWishes wishes;
   bool stopped_twice = false;
   int exit_status = 0;
   int64_t kill_at_ns = 0;
@@ -128,8 +130,9 @@ void pause(Job& job) {
 
 void ask_to_stop(Job& job, int signal) {
   if (signal == SIGTSTP) return pause(job);
-  if (job.stop_signal != 0) {
-    if (signal == SIGHUP) return;  // it comes with SIGTERM when a session ends
+  const int wish = job.wishes.count(signal);
+  if (wish == 0) return;
+  if (wish > 1) {
     log::warn("asked to stop again: leaving at once, without saving");
     job.stopped_twice = true;
     job.kill_all();

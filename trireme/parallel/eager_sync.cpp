@@ -84,8 +84,12 @@ class EagerSync final : public LooseSync {
   }
 
   void adopt() override {
-    while (rounds_.done(applied_ + 1)) use(applied_ + 1);
-    together_ = meets(applied_) || applied_ == stop_at_;
+    // Not past a meeting: others may have been there already, and gone on to rounds that are done since.
+    together_ = false;
+    while (!together_ && rounds_.done(applied_ + 1)) {
+      use(applied_ + 1);
+      together_ = meets(applied_) || applied_ == stop_at_;
+    }
     stop_agreed_ = applied_ == stop_at_;
   }
 

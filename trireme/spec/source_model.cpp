@@ -91,8 +91,17 @@ ordered_json read_manifest(const fs::path& folder) {
   }
   for (const char* key : {"step", "updates", "skipped", "skipped_in_a_row"}) check_count(path, manifest, key);
   if (!entry_of(path, manifest, "config").is_string()) refuse_manifest(path, "config must be text");
+  if (manifest.contains("codec") && !manifest.at("codec").is_string()) refuse_manifest(path, "codec must be text");
   check_files(path, entry_of(path, manifest, "files"));
+  if (manifest.contains("xxh3") && manifest.at("xxh3") != manifest_checksum(manifest))
+    refuse_manifest(path, "it is not as it was written");
   return manifest;
+}
+
+std::string manifest_checksum(ordered_json manifest) {
+  manifest.erase("xxh3");
+  const auto text = manifest.dump();
+  return hex(checksum(std::as_bytes(std::span(text))));
 }
 
 void verify_files(const fs::path& folder, const ordered_json& manifest, const std::string& prefix) {

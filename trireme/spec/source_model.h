@@ -40,6 +40,9 @@ inline constexpr int64_t checkpoint_version = 1;
 // version.
 nlohmann::ordered_json read_manifest(const std::filesystem::path& folder);
 
+// Of a manifest's values, which it keeps as `xxh3` itself.
+std::string manifest_checksum(nlohmann::ordered_json manifest);
+
 // Reads the files of a checkpoint whose names begin with `prefix`. Refuses those that are missing, or have another size
 // or checksum than the manifest says.
 void verify_files(const std::filesystem::path& folder, const nlohmann::ordered_json& manifest,

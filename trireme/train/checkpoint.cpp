@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -63,6 +64,7 @@ CheckpointInfo open_checkpoint(const fs::path& folder) {
   info.progression.skipped = manifest.at("skipped").get<int64_t>();
   info.progression.skipped_in_a_row = manifest.at("skipped_in_a_row").get<int64_t>();
   info.config = manifest.at("config").get<std::string>();
+  info.codec = manifest.value("codec", "");
   for (const auto& [name, entry] : manifest.at("files").items()) {
     auto& files = name.starts_with("model")  ? info.model_files
                   : name.starts_with("rank") ? info.rank_files
@@ -92,12 +94,14 @@ CheckpointInfo newest_checkpoint(const fs::path& run_dir, const std::string& how
 }
 
 void write_manifest(const fs::path& folder, const ordered_json& files, const Progression& progression,
-                    const std::string& resolved_config) {
-  const ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", checkpoint_version},
-                              {"step", progression.step},         {"updates", progression.updates},
-                              {"skipped", progression.skipped},   {"skipped_in_a_row", progression.skipped_in_a_row},
-                              {"threads", at::get_num_threads()}, {"files", files},
-                              {"config", resolved_config}};
+                    const std::string& resolved_config, const std::string& codec) {
+  ordered_json manifest{{"format", "trireme-checkpoint"},   {"version", checkpoint_version},
+                        {"step", progression.step},         {"updates", progression.updates},
+                        {"skipped", progression.skipped},   {"skipped_in_a_row", progression.skipped_in_a_row},
+                        {"threads", at::get_num_threads()}, {"files", files},
+                        {"config", resolved_config}};
+  if (!codec.empty()) manifest["codec"] = codec;
+  manifest["xxh3"] = manifest_checksum(manifest);
   write_atomically(folder / "manifest.json", manifest.dump(1) + "\n");
 }
 
@@ -203,6 +207,17 @@ struct CheckpointWriter::Snapshot {
   }
 };
 
+namespace {
+
+// Which folder a name stands for; nothing where there is none.
+std::pair<dev_t, ino_t> identity_of(const fs::path& folder) {
+  struct stat status{};
+  if (::stat(folder.c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
+}  // namespace
+
 CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& config, std::string resolved_config,
                                    Recorder& recorder, CheckpointPart part)
     : folder_(std::move(run_dir) / "checkpoints"),
@@ -211,6 +226,7 @@ CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& con
       recorder_(recorder),
       part_(part) {
   make_folder(folder_);
+  identity_ = identity_of(folder_);
   // What a killed run left half-written is of no use to anybody.
   if (part_.writer == 0) clean();
   thread_ = std::thread([this, rank = log::rank()] {
@@ -327,6 +343,8 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto& progression = snapshot.progression;
   const auto name = fmt::format("step-{}", progression.step);
   const auto partial = folder_ / (name + partial_suffix), whole = folder_ / name;
+  if (identity_of(folder_) != identity_)
+    fail("{} is not there any more, or another one: was it moved or removed?", folder_.string());
   try {
     make_folder(partial);
     write_part(snapshot, partial);
@@ -347,7 +365,7 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto files = gather_parts(partial, wait);
   uint64_t total = 0;
   for (const auto& [file, entry] : files.items()) total += entry.at("bytes").get<uint64_t>();
-  write_manifest(partial, files, progression, resolved_config_);
+  write_manifest(partial, files, progression, resolved_config_, part_.codec);
   sync_folder(partial);
   remove_checkpoint(whole);  // a run that was resumed from an earlier step does this one again
   rename_durably(partial, whole);

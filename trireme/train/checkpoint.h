@@ -7,6 +7,8 @@
 // the cut: not on replicas, buckets or time.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
@@ -17,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "trireme/observe/recorder.h"
@@ -31,6 +34,7 @@ struct CheckpointInfo {
   int64_t step = 0;
   Progression progression;
   std::string config;  // the resolved configuration of the run that wrote it
+  std::string codec;   // what it summed with, where sync.codec = auto
   std::vector<std::filesystem::path> model_files, optimizer_files;
   std::vector<std::filesystem::path> rank_files;  // by rank, where ranks had something of their own
 };
@@ -45,7 +49,8 @@ CheckpointInfo newest_checkpoint(const std::filesystem::path& run_dir, const std
 
 // Completes a folder: `files` has the size and checksum of each, by name.
 void write_manifest(const std::filesystem::path& folder, const nlohmann::ordered_json& files,
-                    const Progression& progression, const std::string& resolved_config);
+                    const Progression& progression, const std::string& resolved_config,
+                    const std::string& codec = "");
 
 // A run that goes on from an older step leaves the later ones of its former line: they are renamed (abandoned-step-N),
 // so that nothing is lost and the next resume takes the new line.
@@ -73,6 +78,7 @@ struct CheckpointPart {
   int writer = 0;
   std::vector<int> writer_ranks{0};  // of all writers
   bool model = true;
+  std::string codec{};  // that sync.codec = auto has chosen
   std::function<bool()> stop_asked = [] { return false; };  // then nobody is waited for as long as otherwise
 };
 
@@ -105,6 +111,7 @@ class CheckpointWriter {
   bool wait_until_written(std::unique_lock<std::mutex>& lock, double timeout_s);
 
   std::filesystem::path folder_;
+  std::pair<dev_t, ino_t> identity_;  // a run whose folder is moved away does not begin another one under its name
   CheckpointConfig config_;
   std::string resolved_config_;
   Recorder& recorder_;

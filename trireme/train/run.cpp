@@ -175,6 +175,37 @@ std::vector<MemoryPool> pools_here(const RunConfig& config, const std::vector<in
   return pools;
 }
 
+CodecKind codec_named(const std::string& text) {
+  for (const auto kind : {CodecKind::none, CodecKind::bf16, CodecKind::int8, CodecKind::int4}) {
+    if (text == name(kind)) return kind;
+  }
+  refuse("the checkpoint was made with the codec {}, which this program does not know", text);
+}
+
+// At least so many parameters, by the matrices between layers alone.
+double least_parameters(const ModelConfig& model) {
+  const auto layers = static_cast<double>(model.layers), width = static_cast<double>(model.width);
+  switch (model.kind) {
+    case ModelKind::gpt: return 12 * layers * width * width;
+    case ModelKind::llama: return layers * width * (2 * width + 3 * static_cast<double>(hidden_width(model)));
+    case ModelKind::mlp: return (layers - 1) * width * width + width * static_cast<double>(model.inputs);
+    default: return 0;
+  }
+}
+
+// What a rank needs is known when there is a table of the model's layers. Refuses a model whose layers alone, or one of
+// whose matrices, would fill the host before that: it is drawn there before it is split.
+void check_can_be_drawn(const ModelConfig& model) {
+  constexpr int64_t many_layers = 10'000;
+  const auto limit = host_memory_limit();
+  const double parameters = least_parameters(model), bytes = 8 * parameters, room = static_cast<double>(limit.bytes);
+  if (bytes <= room || (model.layers <= many_layers && bytes <= 100 * room)) return;
+  refuse(
+      "model.layers = {} of model.width = {} have more than {} parameters, which take {} while they are drawn; {} has {}: "
+      "make the model smaller",
+      model.layers, model.width, human_count(parameters), human_bytes(bytes), limit.source, human_bytes(room));
+}
+
 // Everything about a run that can be known before its first step.
 struct Planned {
   Plan plan;
@@ -239,19 +270,22 @@ class Run {
         folder_(holdings.folder) {}
 
   RunResult operator()(std::optional<Subject> subject) {
+    if (!subject) check_can_be_drawn(config_.model);
     data_ = subject ? std::move(subject->data) : open_data(config_);
     check_same_everywhere(world_, resolved_, *data_.train);
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
     const auto [plan, stages] = planned(config_, *data_.train, table_of(config_, *model), world_.size());
     check_fits_here(config_, *data_.train, {plan, stages}, ranks_here(world_));
     const auto checkpoint = find_folder(*model);
+    const auto saved = checkpoint.empty() ? std::nullopt : std::optional(open_checkpoint(checkpoint));
+    keep_codec(saved);
     StageTrainer trainer(config_, world_, data_, std::move(model), plan);
     if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
       load_weights(open_source_model(config_.model.from), trainer.model().parameters(), trainer.store(),
                    /*whole_model=*/trainer.mesh().stages == 1);
     }
-    if (!checkpoint.empty()) {
-      const auto info = open_checkpoint(checkpoint);
+    if (saved) {
+      const auto& info = *saved;
       load_checkpoint(info, saved_parameters(trainer.model()), trainer.store(), /*with_optimizer=*/true,
                       /*whole_model=*/trainer.mesh().stages == 1, trainer.model().buffers());
       trainer.progression() = info.progression;
@@ -301,6 +335,15 @@ class Run {
     return world_.from_first(folder_.checkpoint ? folder_.checkpoint->folder.string() : "", "share the checkpoint");
   }
 
+  // A codec that was chosen by what the machine could do then is a part of the run: another one now would give other
+  // numbers.
+  void keep_codec(const std::optional<CheckpointInfo>& saved) {
+    auto& kind = config_.sync.codec.kind;
+    if (kind != CodecKind::automatic || !saved || saved->codec.empty()) return;
+    kind = codec_named(saved->codec);
+    if (world_.rank() == 0) log::info("sync.codec = auto: {}, as the run had chosen", saved->codec);
+  }
+
   // Of each stage one replica saves the model; every rank saves what it has of its own.
   void open_writer(StageTrainer& trainer) {
     const auto& mesh = trainer.mesh();
@@ -311,6 +354,7 @@ class Run {
     CheckpointPart part{stage, mesh.stages, own ? world_.rank() : stage, {}, model};
     for (int writer = 0; writer < (own ? world_.size() : mesh.stages); ++writer)
       part.writer_ranks.push_back(own ? writer : mesh.rank_of(writer, 0));
+    if (chooses_codec_) part.codec = name(trainer.codec().kind);
     part.stop_asked = [board = world_.board()] { return board->stop_requested() != 0; };
     const std::lock_guard not_while_ending(ending_);
     writer_ = std::make_unique<CheckpointWriter>(folder_.path, config_.checkpoint, resolved_, world_.recorder(), part);
@@ -442,9 +486,10 @@ class Run {
                        rest);
   }
 
-  const RunConfig& config_;
+  RunConfig config_;
   World& world_;
   const RunOptions& options_;
+  const bool chooses_codec_ = config_.sync.codec.kind == CodecKind::automatic;
   std::mutex& ending_;
   std::unique_ptr<CheckpointWriter>& writer_;
   const std::string resolved_;
@@ -504,6 +549,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
 }
 
 void check_run(const RunConfig& config, int ranks) {
+  check_can_be_drawn(config.model);
   if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
   const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
@@ -522,6 +568,7 @@ Analysis analyze(const RunConfig& config) {
 }
 
 std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options) {
+  check_can_be_drawn(config.model);
   const auto data = open_data(config);
   choose_device(config.train.device == DeviceKind::cuda, 0);
   const auto model = build_model(config.model, data.train->vocab());

@@ -9,23 +9,24 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
+#include "trireme/base/stop_wishes.h"
 
 namespace trireme {
 
 namespace {
 
 std::atomic<int> pipe_of_process{-1};
-std::atomic<int> heard{0};  // how often
+StopWishes wishes;
 
 void on_stop_signal(int number) {
-  const int saved = errno;
+  const int saved = errno, wish = wishes.count(number);
   // The third finds a thread that cannot even leave, as one that waits for a lost disk.
-  if (heard.fetch_add(1) >= 2 && number != SIGHUP) {
+  if (wish >= 3) {
     ::signal(number, SIG_DFL);
     ::raise(number);
   }
   const auto byte = static_cast<unsigned char>(number);
-  (void)!::write(pipe_of_process.load(), &byte, 1);
+  if (wish > 0) (void)!::write(pipe_of_process.load(), &byte, 1);
   errno = saved;
 }
 
@@ -43,7 +44,7 @@ const char* signal_name(int signal) {
 StopSignals::StopSignals(std::shared_ptr<Board> board) : board_(std::move(board)) {
   if (::pipe2(pipe_, O_CLOEXEC) != 0) fail_errno("pipe");
   pipe_before_ = pipe_of_process.exchange(pipe_[1]);
-  heard = 0;
+  wishes.forget();
   thread_ = std::thread([this, rank = log::rank()] {
     log::set_rank(rank);
     listen();
@@ -72,7 +73,6 @@ void StopSignals::listen() {
     const ssize_t count = ::read(pipe_[0], &number, 1);
     if (count < 0 && errno == EINTR) continue;
     if (count != 1 || number == 0) return;
-    if (asked && number == SIGHUP) continue;
     if (!std::exchange(asked, true)) {
       board_->request_stop(number);  // before anything that could take time
       log::info("{}: ending this step and saving a checkpoint (again: leave at once)", signal_name(number));

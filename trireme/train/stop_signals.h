@@ -1,6 +1,5 @@
 // A user's wish to stop. While it lives, ctrl-C, SIGTERM and SIGHUP ask the run to end its step, save and leave; a
-// second one ends the process at once, but not SIGHUP, which comes with SIGTERM when a session ends. Those that the
-// program was started with ignored (nohup) stay so. What was heard and what is done about it is said, and stands in
+// second wish (stop_wishes.h) ends the process at once. Signals that the program was started with ignored (nohup) stay so. What was heard and what is done about it is said, and stands in
 // log.txt.
 #pragma once
 
