@@ -1,3 +1,4 @@
+#include "tests/data/temporary.h"
 #include "trireme/api/data_parallel.h"
 
 #include <gmock/gmock.h>
@@ -302,7 +303,7 @@ std::vector<double> losses_of(const fs::path& folder, int ranks, int64_t first, 
 }
 
 TEST(DataParallel, SavesAndGoesOn) {
-  const auto folder = fs::path(testing::TempDir()) / "saved-module";
+  const auto folder = fs::path(process_folder()) / "saved-module";
   fs::remove_all(folder);
   const auto whole = losses_of(folder, 1, 0, 8, false, false);
   losses_of(folder, 2, 0, 4, false, true);
@@ -322,7 +323,7 @@ TEST(DataParallel, GoesOnFromAnOldCheckpoint) {
 }
 
 TEST(DataParallel, SaysOnEveryRankWhyItCouldNotSave) {
-  const auto file = fs::path(testing::TempDir()) / "not-a-folder";
+  const auto file = fs::path(process_folder()) / "not-a-folder";
   std::ofstream(file) << "in the way";
   World::run_threads(2, [&](World& world) {
     DataParallel model(Net(at::kDouble, 1), world);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/data/temporary.h"
 #include "trireme/api/data_parallel.h"
 #include "trireme/api/optimizers.h"
 #include "trireme/api/saving.h"
@@ -529,7 +530,7 @@ TEST(OwnLoop, StepsWithAClosure) {
 
 // The state of torch's optimizer goes through its own files, and the module's through torch's or ours.
 TEST(OwnLoop, SavesAndGoesOn) {
-  const auto folder = fs::path(testing::TempDir()) / "own-loop";
+  const auto folder = fs::path(process_folder()) / "own-loop";
   fs::create_directories(folder);
   expect_as_plain([&](Loop& loop) {
     static std::atomic<int> number{0};
@@ -668,7 +669,7 @@ TEST(OwnLoop, GoesThroughAnotherWrappedModule) {
 
 // Updates that leave a parameter out are known to a checkpoint: Adam's corrections are of each one's own updates.
 TEST(OwnLoop, ResumesCountsOfParametersThatWereLeftOut) {
-  const auto folder = fs::path(testing::TempDir()) / "left-out";
+  const auto folder = fs::path(process_folder()) / "left-out";
   fs::remove_all(folder);
   const auto train = [&](World& world, Net net, int64_t first, int64_t last, bool loads, bool saves) {
     DataParallel model(net, world);

@@ -1,3 +1,4 @@
+#include "tests/data/temporary.h"
 #include "trireme/api/trainer.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +50,7 @@ using Make = std::function<torch::nn::Sequential()>;
 Outcome run(
     int ranks, std::vector<std::string> settings, const std::string& name, const Make& make = [] { return make_net(); },
     bool own_loss = false, bool resumes = false) {
-  const auto folder = fs::path(testing::TempDir()) / ("trainer-" + name);
+  const auto folder = fs::path(process_folder()) / ("trainer-" + name);
   if (!resumes) fs::remove_all(folder);
   for (const auto& setting :
        {std::string("train.precision=fp64"), std::string("train.batch=12"), std::string("optimizer.lr=0.01"),

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "tests/data/temporary.h"
 #include "tests/support/disk_calls.h"
 #include "trireme/base/files.h"
 #include "trireme/base/safetensors.h"
@@ -18,7 +19,7 @@ using testing::ElementsAre;
 class DurableTest : public testing::Test {
  protected:
   DurableTest() {
-    auto name = testing::TempDir() + "trireme-durable-XXXXXX";
+    auto name = process_folder() + "trireme-durable-XXXXXX";
     folder_ = fs::canonical(::mkdtemp(name.data()));
   }
   ~DurableTest() override { fs::remove_all(folder_); }

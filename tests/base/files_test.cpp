@@ -12,6 +12,7 @@
 #include <iterator>
 #include <thread>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -24,7 +25,7 @@ using testing::HasSubstr;
 class FilesTest : public testing::Test {
  protected:
   FilesTest() {
-    auto name = testing::TempDir() + "trireme-files-XXXXXX";
+    auto name = process_folder() + "trireme-files-XXXXXX";
     folder_ = ::mkdtemp(name.data());
   }
   ~FilesTest() override { fs::remove_all(folder_); }

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <thread>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
@@ -62,7 +63,7 @@ class Other {
 class FolderLockTest : public testing::Test {
  protected:
   FolderLockTest() {
-    auto name = testing::TempDir() + "trireme-lock-XXXXXX";
+    auto name = process_folder() + "trireme-lock-XXXXXX";
     above_ = ::mkdtemp(name.data());
     folder_ = above_ / "run";
   }

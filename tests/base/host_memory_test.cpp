@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -26,7 +27,7 @@ class HostMemoryTest : public testing::Test {
     std::ofstream(root_ / name) << text;
   }
 
-  const fs::path root_ = fs::path(testing::TempDir()) / "host-memory";
+  const fs::path root_ = fs::path(process_folder()) / "host-memory";
 };
 
 TEST_F(HostMemoryTest, IsMemoryAndSwapWithoutLimits) {

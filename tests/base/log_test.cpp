@@ -11,6 +11,7 @@
 #include <regex>
 #include <vector>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -23,7 +24,7 @@ using testing::HasSubstr;
 class LogTest : public testing::Test {
  protected:
   LogTest() {
-    auto name = testing::TempDir() + "trireme-log-XXXXXX";
+    auto name = process_folder() + "trireme-log-XXXXXX";
     folder_ = ::mkdtemp(name.data());
     log::set_file(folder_ / "drop");  // what earlier tests have said
     log::set_file({});

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
 
@@ -23,7 +24,7 @@ using testing::StartsWith;
 class SafetensorsTest : public testing::Test {
  protected:
   SafetensorsTest() {
-    auto name = testing::TempDir() + "trireme-safetensors-XXXXXX";
+    auto name = process_folder() + "trireme-safetensors-XXXXXX";
     folder_ = ::mkdtemp(name.data());
   }
   ~SafetensorsTest() override { fs::remove_all(folder_); }

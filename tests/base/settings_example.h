@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 #include "trireme/base/settings.h"
 
@@ -67,7 +68,7 @@ std::string refusal(Action action) {
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text)
-      : path_(fmt::format("{}trireme_settings_test.{}.yaml", testing::TempDir(), getpid())) {
+      : path_(fmt::format("{}trireme_settings_test.{}.yaml", process_folder(), getpid())) {
     std::ofstream(path_) << text;
   }
   ~TemporaryFile() { std::filesystem::remove(path_); }

@@ -69,4 +69,10 @@ inline std::string refusal_of(const std::function<void()>& action) {
   return "";
 }
 
+// A folder of this process, with a slash at the end, for files that a test names itself: others may run the same test.
+inline std::string process_folder() {
+  static const TemporaryFolder folder;
+  return (folder / "").string();
+}
+
 }  // namespace trireme

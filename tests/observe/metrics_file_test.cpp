@@ -12,6 +12,7 @@
 #include <limits>
 #include <sstream>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -46,7 +47,7 @@ class MetricsFileTest : public testing::Test {
   }
   void append(const std::string& tail) const { std::ofstream(path, std::ios::app) << tail; }
 
-  const std::filesystem::path path = testing::TempDir() + fmt::format("metrics-{}.jsonl", getpid());
+  const std::filesystem::path path = process_folder() + fmt::format("metrics-{}.jsonl", getpid());
 };
 
 StepReport report_of(int64_t step) {

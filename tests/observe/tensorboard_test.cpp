@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 
+#include "tests/data/temporary.h"
 #include "trireme/observe/tf_record.h"
 
 namespace trireme {
@@ -116,7 +117,7 @@ class TensorBoardTest : public testing::Test {
 
   std::filesystem::path event_file() const { return std::filesystem::directory_iterator(folder)->path(); }
 
-  const std::filesystem::path folder = testing::TempDir() + fmt::format("tensorboard-{}", getpid());
+  const std::filesystem::path folder = process_folder() + fmt::format("tensorboard-{}", getpid());
 };
 
 StepReport report_of(int64_t step) {

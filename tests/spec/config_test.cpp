@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -17,7 +18,7 @@ using testing::HasSubstr;
 
 class ConfigTest : public testing::Test {
  protected:
-  ConfigTest() : folder_(fmt::format("{}trireme_config_test.{}/", testing::TempDir(), getpid())) {
+  ConfigTest() : folder_(fmt::format("{}trireme_config_test.{}/", process_folder(), getpid())) {
     std::filesystem::create_directories(folder_);
   }
   ~ConfigTest() override { std::filesystem::remove_all(folder_); }
@@ -533,6 +534,22 @@ TEST_F(ConfigTest, HelpAndDocsHaveEveryKeyWithinTheirWidth) {
   }
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
+}
+
+TEST_F(ConfigTest, EverySettingThatIsAPathMayBeginAtHome) {
+  const std::string before = std::getenv("HOME") ? std::getenv("HOME") : "";
+  ::setenv("HOME", folder_.c_str(), 1);
+  const auto config = load_config({}, {"run_dir=~/a", "data.kind=tokens", "data.path=~/b", "data.mask=~/c", "distill.from=~/d",
+                                       "comm.links=~/e", "parallel.schedule=file", "parallel.schedule_file=~/f",
+                                       "parallel.pipe=2"});
+  const auto home = std::filesystem::path(folder_);
+  EXPECT_EQ(config.run_dir, home / "a");
+  EXPECT_EQ(config.data.path, home / "b");
+  EXPECT_EQ(config.data.mask, home / "c");
+  EXPECT_EQ(config.distill.from, home / "d");
+  EXPECT_EQ(config.comm.links, home / "e");
+  EXPECT_EQ(config.parallel.options.file, home / "f");
+  ::setenv("HOME", before.c_str(), 1);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -18,7 +19,7 @@ using testing::HasSubstr;
 
 class HuggingFace : public testing::Test {
  protected:
-  HuggingFace() : folder_(fmt::format("{}trireme_hugging_face_test.{}", testing::TempDir(), getpid())) {
+  HuggingFace() : folder_(fmt::format("{}trireme_hugging_face_test.{}", process_folder(), getpid())) {
     std::filesystem::create_directories(folder_);
   }
   ~HuggingFace() override { std::filesystem::remove_all(folder_); }

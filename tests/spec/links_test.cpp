@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/data/temporary.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -35,7 +36,7 @@ TEST(Links, OneLengthIsNotEnough) {
 
 class LinksFile : public testing::Test {
  protected:
-  fs::path path_ = fs::path(testing::TempDir()) / "links.yaml";
+  fs::path path_ = fs::path(process_folder()) / "links.yaml";
   void write(const std::string& text) { std::ofstream(path_) << text; }
   std::string refusal() {
     try {

@@ -328,10 +328,10 @@ TEST_F(Checkpoint, IsNotWrittenWhereTheFolderWasMovedAway) {
   trained.save(writer, 1);
   fs::rename(folder / "run", folder / "moved");
   trained.save(writer, 2);
-  EXPECT_THAT(writer.failure().value_or(""), HasSubstr("was it moved or removed?"));
+  EXPECT_THAT(writer.failure().value_or(""), HasSubstr("checkpoints was moved or removed"));
   fs::create_directories(checkpoints());
   trained.save(writer, 3);
-  EXPECT_THAT(writer.failure().value_or(""), HasSubstr("was it moved or removed?"));
+  EXPECT_THAT(writer.failure().value_or(""), HasSubstr("checkpoints was moved or removed"));
   EXPECT_THAT(names_in(checkpoints()), IsEmpty());
   EXPECT_THAT(names_in(folder / "moved" / "checkpoints"), ElementsAre("step-1"));
 }

@@ -13,6 +13,7 @@
 #include <map>
 #include <numeric>
 
+#include "tests/data/temporary.h"
 #include "tests/train/small.h"
 #include "trireme/base/error.h"
 #include "trireme/data/step_loader.h"
@@ -344,7 +345,7 @@ TEST(Flow, PredictionsNeedAsMuchMemoryAsTheMasters) {
 
 // Runs a job whole, and again from two of its checkpoints with microbatches in flight: all end with the same bytes.
 std::filesystem::path expect_exact_resume(RunConfig& config, int ranks) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "flow-resume";
+  const auto folder = std::filesystem::path(process_folder()) / "flow-resume";
   std::filesystem::remove_all(folder);
   config.run_dir = folder.string();
   config.checkpoint = {.every = 4, .keep = 9};

@@ -15,6 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/data/temporary.h"
 #include "tests/close.h"
 #include "tests/train/small.h"
 #include "trireme/base/error.h"
@@ -203,7 +204,7 @@ TEST(Schedules, NobodyWaitsForAllWhereNothingDependsOnAll) {
 // Every step is told once, with its own loss; they meet where something is due; what is resumed is as if nothing had
 // happened.
 TEST(Schedules, LateTotalsAreToldSavedAndResumed) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "late";
+  const auto folder = std::filesystem::path(process_folder()) / "late";
   std::filesystem::remove_all(folder);
   auto config = without_whole_gradients(configuration("gpt"));
   config.train.microbatch = 2;
@@ -290,7 +291,7 @@ TEST(Schedules, ATableOfActionsRuns) {
     const auto schedule = make_schedule(vee, place_of(mesh, s, 0, 4), {});
     rows.push_back(*schedule->plan());
   }
-  const auto path = std::filesystem::path(testing::TempDir()) / "actions.csv";
+  const auto path = std::filesystem::path(process_folder()) / "actions.csv";
   write_atomically(path, action_table_text(rows, true));
   auto config = configuration("gpt");
   config.train.microbatch = 2;

@@ -344,7 +344,7 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto name = fmt::format("step-{}", progression.step);
   const auto partial = folder_ / (name + partial_suffix), whole = folder_ / name;
   if (identity_of(folder_) != identity_)
-    fail("{} is not there any more, or another one: was it moved or removed?", folder_.string());
+    fail("{} was moved or removed while the run wrote there", folder_.string());
   try {
     make_folder(partial);
     write_part(snapshot, partial);
