@@ -239,6 +239,27 @@ TEST(DataParallel, LeavesUnusedParametersAsTheyAre) {
   });
 }
 
+TEST(DataParallel, SaysOnceWhatTheLossDoesNotDependOn) {
+  const auto said = [](bool frozen) {
+    testing::internal::CaptureStderr();
+    World::run_threads(1, [&](World& world) {
+      DataParallel model(Net(at::kDouble, 1), world);
+      if (frozen) {
+        for (auto& parameter : model.module()->unused->parameters()) parameter.set_requires_grad(false);
+      }
+      for (int step = 0; step < 2; ++step)
+        model.backward(loss_of(model.forward(at::ones({2, 6}, at::kDouble)), at::zeros({2}, at::kLong)));
+    });
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string note = "the loss does not depend on 2 parameters, which get no gradient. The first: unused.weight";
+  const auto text = said(false);
+  const auto first = text.find(note);
+  EXPECT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find("does not depend", first + note.size()), std::string::npos) << text;
+  EXPECT_THAT(said(true), testing::Not(HasSubstr("does not depend")));
+}
+
 TEST(DataParallel, NamesParametersThatDiffer) {
   try {
     World::run_threads(2, [&](World& world) {
