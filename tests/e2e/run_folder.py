@@ -96,10 +96,16 @@ def asked_to_stop(args, where, ranks):
 
 
 def failed(args, where):
-    """The error of a rank, and the exit status."""
-    job = run([args.program, "train", *CONFIG, "run_dir=failed", "optimizer.lr=1e30", "optimizer.warmup=0", "optimizer.clip=0",
-               "train.nonfinite_limit=0", "--ranks", 2], where, status=1)  # fmt: skip
+    """The error of a rank, and the exit status: once, by our launcher or, under another one, by the first rank."""
+    words = [args.program, "train", *CONFIG, "optimizer.lr=1e30", "optimizer.warmup=0", "optimizer.clip=0", "train.nonfinite_limit=0"]
+    job = run([*words, "run_dir=failed", "--ranks", 2], where, status=1)
     check_log(where / "failed", job, 1, "error: ")
+    if shutil.which("mpirun"):
+        run([*MPIRUN, "-np", 2, *words, "run_dir=failed-under-mpirun"], where, status=1)
+        check("ended with exit status 1" in log_of(where / "failed-under-mpirun"), "the log does not tell the exit status")
+    for run_dir in where.glob("failed*"):
+        ends = [line for line in log_of(run_dir) if line.startswith("ended with")]
+        check(len(ends) == 1, f"{run_dir.name}: {ends}")
     print("an error and the exit status stand in log.txt")
 
 
