@@ -183,6 +183,16 @@ void make_folder(const fs::path& path) {
   for (auto name = made.rbegin(); name != made.rend(); ++name) sync_folder(folder_of(*name));
 }
 
+HeldFolder::HeldFolder(const fs::path& path) : descriptor_(open_file(path, O_RDONLY | O_DIRECTORY)) {}
+
+HeldFolder::~HeldFolder() { ::close(descriptor_); }
+
+bool HeldFolder::is_at(const fs::path& path) const {
+  struct stat held{}, named{};
+  if (::fstat(descriptor_, &held) != 0 || ::stat(path.c_str(), &named) != 0) return false;
+  return held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
 void remove_tree(const std::filesystem::path& path) {
   // Children before their folder, links as themselves, and never out of this file system's tree.
   const auto remove_one = [](const char* name, const struct stat*, int, FTW*) {

@@ -67,6 +67,21 @@ inline void write_atomically(const std::filesystem::path& path, std::string_view
 // Makes a folder and those above it, where they are not there yet.
 void make_folder(const std::filesystem::path& path);
 
+// A folder that is held open, by which it is known again whatever name it gets.
+class HeldFolder {
+ public:
+  explicit HeldFolder(const std::filesystem::path& path);
+  ~HeldFolder();
+  HeldFolder(const HeldFolder&) = delete;
+  HeldFolder& operator=(const HeldFolder&) = delete;
+
+  // Whether the name stands for this folder.
+  bool is_at(const std::filesystem::path& path) const;
+
+ private:
+  int descriptor_;
+};
+
 // Removes a file, or a folder with all that is in it, as far as it can; nothing there is fine. (Not fs::remove_all: the
 // CUDA builds of torch export an older one that crashes, and it comes before the right one.)
 void remove_tree(const std::filesystem::path& path);

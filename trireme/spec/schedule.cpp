@@ -122,6 +122,11 @@ std::unique_ptr<Schedule> take_turns(const char* name, const StagePlace& place, 
   return listed(name, one_forward_one_backward_actions(place));
 }
 
+const ActionTable& table_of(const Options& options) {
+  if (!options.table) fail("a schedule from a file has not been read yet: make_plan() does");
+  return *options.table;
+}
+
 std::vector<ScheduleRow> make_rows() {
   std::vector<ScheduleRow> rows;
   rows.push_back({.kind = ScheduleKind::gpipe,
@@ -175,10 +180,10 @@ std::vector<ScheduleRow> make_rows() {
   rows.push_back({.kind = ScheduleKind::file,
                   .name = "file",
                   .make = [](const char* name, const StagePlace& place, const Options& options) {
-                    return listed(name, options.table->actions_of(place));
+                    return listed(name, table_of(options).actions_of(place));
                   },
                   .options = {"schedule_file"},
-                  .layout = [](const Options& options) { return ChunkLayout{options.table->chunks, options.table->vee}; }});
+                  .layout = [](const Options& options) { return ChunkLayout{table_of(options).chunks, table_of(options).vee}; }});
   return rows;
 }
 

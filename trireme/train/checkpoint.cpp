@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -207,17 +206,6 @@ struct CheckpointWriter::Snapshot {
   }
 };
 
-namespace {
-
-// Which folder a name stands for; nothing where there is none.
-std::pair<dev_t, ino_t> identity_of(const fs::path& folder) {
-  struct stat status{};
-  if (::stat(folder.c_str(), &status) != 0) return {};
-  return {status.st_dev, status.st_ino};
-}
-
-}  // namespace
-
 CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& config, std::string resolved_config,
                                    Recorder& recorder, CheckpointPart part)
     : folder_(std::move(run_dir) / "checkpoints"),
@@ -226,7 +214,7 @@ CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& con
       recorder_(recorder),
       part_(part) {
   make_folder(folder_);
-  identity_ = identity_of(folder_);
+  held_.emplace(folder_);
   // What a killed run left half-written is of no use to anybody.
   if (part_.writer == 0) clean();
   thread_ = std::thread([this, rank = log::rank()] {
@@ -343,8 +331,7 @@ void CheckpointWriter::write(const Snapshot& snapshot) {
   const auto& progression = snapshot.progression;
   const auto name = fmt::format("step-{}", progression.step);
   const auto partial = folder_ / (name + partial_suffix), whole = folder_ / name;
-  if (identity_of(folder_) != identity_)
-    fail("{} was moved or removed while the run wrote there", folder_.string());
+  if (!held_->is_at(folder_)) fail("{} was moved or removed while the run wrote there", folder_.string());
   try {
     make_folder(partial);
     write_part(snapshot, partial);

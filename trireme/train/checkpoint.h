@@ -7,8 +7,6 @@
 // the cut: not on replicas, buckets or time.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
@@ -19,9 +17,9 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
+#include "trireme/base/files.h"
 #include "trireme/observe/recorder.h"
 #include "trireme/optim/store.h"
 #include "trireme/spec/source_model.h"
@@ -111,7 +109,7 @@ class CheckpointWriter {
   bool wait_until_written(std::unique_lock<std::mutex>& lock, double timeout_s);
 
   std::filesystem::path folder_;
-  std::pair<dev_t, ino_t> identity_;  // a run whose folder is moved away does not begin another one under its name
+  std::optional<HeldFolder> held_;  // a run whose folder is moved away does not begin another one under its name
   CheckpointConfig config_;
   std::string resolved_config_;
   Recorder& recorder_;
