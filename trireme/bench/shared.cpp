@@ -31,6 +31,27 @@ double fair_part(int cores, int threads, int others) {
   return std::min(1.0, static_cast<double>(cores) / (threads + others));
 }
 
+std::vector<nlohmann::json> steps_between(const fs::path& metrics, uintmax_t from, uintmax_t to) {
+  std::ifstream file(metrics);
+  std::vector<nlohmann::json> steps;
+  uintmax_t at = 0;
+  for (std::string text; at < to && std::getline(file, text);) {
+    const uintmax_t begun = at;
+    at += text.size() + 1;
+    if (begun < from || at > to) continue;
+    auto line = nlohmann::json::parse(text, nullptr, false);
+    if (line.is_object() && line.contains("tokens_per_s")) steps.push_back(std::move(line));
+  }
+  return steps;
+}
+
+double tokens_per_s(const std::vector<nlohmann::json>& steps) {
+  double tokens = 0;
+  for (size_t i = 1; i < steps.size(); ++i)
+    tokens += steps[i].at("tokens_per_s").get<double>() * steps[i].at("step_s").get<double>();
+  return tokens / (steps.back().at("elapsed_s").get<double>() - steps.front().at("elapsed_s").get<double>());
+}
+
 namespace {
 
 constexpr double warmup_s = 1;  // of a run that takes steps already
@@ -164,31 +185,11 @@ class EndlessRun {
       fail("a run that was asked to stop ended with status {} and said: {}", status, said());
   }
 
-  // Tokens a second between two moments. Not the median of steps: a run that stands still now and then is slower by
-  // all of that.
-  double speed(uintmax_t from, uintmax_t to) const {
-    const auto steps = lines(from, to);
-    double tokens = 0;
-    for (size_t i = 1; i < steps.size(); ++i)
-      tokens += steps[i].at("tokens_per_s").get<double>() * steps[i].at("step_s").get<double>();
-    return tokens / (steps.back().at("elapsed_s").get<double>() - steps.front().at("elapsed_s").get<double>());
-  }
+  // Tokens a second between two moments.
+  double speed(uintmax_t from, uintmax_t to) const { return tokens_per_s(lines(from, to)); }
 
  private:
-  // The steps whose lines were written whole between two moments.
-  std::vector<nlohmann::json> lines(uintmax_t from, uintmax_t to) const {
-    std::ifstream file(metrics_);
-    std::vector<nlohmann::json> steps;
-    uintmax_t at = 0;
-    for (std::string text; at < to && std::getline(file, text);) {
-      const uintmax_t begun = at;
-      at += text.size() + 1;
-      if (begun < from || at > to) continue;
-      auto line = nlohmann::json::parse(text, nullptr, false);
-      if (line.is_object() && line.contains("tokens_per_s")) steps.push_back(std::move(line));
-    }
-    return steps;
-  }
+  std::vector<nlohmann::json> lines(uintmax_t from, uintmax_t to) const { return steps_between(metrics_, from, to); }
 
   std::string said() const {
     std::ifstream file(output_);
