@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """However the ranks are started and however many they are, the losses are the same: fp64, dropout, 15 steps, 1e-9."""
+import os
 import shutil
 import socket
 import sys
@@ -29,6 +30,21 @@ def torchrun_by_hand(args, where, ranks, run_dir):
         status = job.wait()
         check(status == 0, f"a rank ended with status {status}:\n{job.output}")
     return jobs[0]
+
+
+def waits_kindly(args, where):
+    """Where there are cores to share, a run that nobody told how its threads wait begins with an environment that does:
+    OpenMP reads it before the program's first line."""
+    if len(os.sched_getaffinity(0)) == 1:
+        return
+    endless = [word for word in CONFIG if not word.startswith("train.steps=")] + ["train.steps=100000000"]
+    job = Job([args.program, "train", *endless, "run_dir=waits"], where)
+    job.wait_for_step(1)
+    known = job.processes()[job.process.pid]
+    job.process.terminate()
+    job.wait()
+    check(known.get("OMP_WAIT_POLICY") == "passive", f"threads wait as OpenMP chooses: {known}")
+    print("threads wait kindly")
 
 
 def test():
@@ -70,6 +86,8 @@ def test():
         train("2 ranks by speed through MPI", ["--ranks", 2, "parallel.shares=[1,3]", "comm.transport=mpi"], "as 3, 9")
         train("2 ranks under mpirun", [], "started by mpirun: rank 0 of 2", [*MPIRUN, "-np", 2])
         train("3 ranks under mpirun through MPI", ["comm.transport=mpi"], "3 ranks by mpi", [*MPIRUN, "-np", 3])
+
+        waits_kindly(args, where)
 
         # What cannot be meant is refused, by all ranks and at once.
         job = run([*MPIRUN, "-np", 2, args.program, "train", *CONFIG, "--ranks", 3], where, status=2)

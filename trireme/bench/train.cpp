@@ -246,7 +246,7 @@ class Case {
       auto& all = line.settings["peer_settings"].get_ref<std::string&>();
       all += variant.compiled ? ", gradient_as_bucket_view" : ", static_graph, gradient_as_bucket_view";
     }
-    if (known_.card) line.settings["peer_precision"] = best.settings.precision;
+    line.settings["peer_precision"] = best.settings.precision;
     if (known_.images) line.settings["peer_layout"] = best.settings.channels_last ? "channels last" : "channels first";
     return row;
   }
