@@ -49,7 +49,7 @@ TEST_P(ImageModel, HasThePublishedParametersAndWork) {
   }
   EXPECT_NEAR(flops / 1e9, expected.gflops, 0.05 * expected.gflops);
   for (const auto& parameter : model->parameters()) {
-    EXPECT_EQ(parameter->decays, parameter->value.dim() > 1) << parameter->name;
+    EXPECT_EQ(parameter->decays(), parameter->value.dim() > 1) << parameter->name;
     EXPECT_TRUE(names.insert(parameter->name).second) << parameter->name;
   }
 }
@@ -62,8 +62,8 @@ TEST_P(ImageModel, TakesSmallImages) {
     const int64_t channels = size == 28 ? 1 : 3;
     const auto model =
         build_model({.kind = GetParam().kind, .dropout = 0.2, .classes = 5, .image = size, .channels = channels}, 0);
-    for (const auto& parameter : model->parameters()) parameter->value.fill_(0.01);
     model->to(at::kFloat, at::kCPU);
+    for (const auto& parameter : model->parameters()) parameter->value.fill_(0.01);
     for (const bool training : {false, true}) {
       SCOPED_TRACE(fmt::format("{} pixels, training {}", size, training));
       Pass pass;
@@ -145,7 +145,7 @@ TEST(ImageModels, StartAsTorchvisionsDo) {
   }
   // What a parameter starts as depends on its place, not on how it lies in memory.
   const auto again = build_model({.kind = ModelKind::resnet18, .image = 32}, 0);
-  again->layers[1]->parameters()[0]->value.set_data(at::empty({64, 64, 3, 3}, at::kDouble));
+  again->layers[1]->parameters()[0]->value = at::empty({64, 64, 3, 3}, at::kDouble);
   again->initialize(1);
   EXPECT_TRUE(at::equal(again->layers[1]->parameters()[0]->value, model->layers[1]->parameters()[0]->value));
 }

@@ -61,7 +61,7 @@ TEST(Gpt, NamesAndShapesAreThoseOfGpt2sFiles) {
                         {"ln_f.bias", {16}}};
   EXPECT_EQ(shapes_of(*model), expected);
   for (const auto& parameter : model->parameters()) {
-    EXPECT_EQ(parameter->decays, parameter->value.dim() == 2) << parameter->name;
+    EXPECT_EQ(parameter->decays(), parameter->value.dim() == 2) << parameter->name;
     EXPECT_EQ(parameter->uses, parameter->name == "wte.weight" ? 2 : 1) << parameter->name;  // the head is tied to it
     EXPECT_TRUE(parameter->value.requires_grad()) << parameter->name;
   }

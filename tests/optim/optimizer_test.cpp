@@ -25,7 +25,7 @@ struct Fixture {
     matrix->value = numbers({5, 7}, 1);
     vector->name = "vector";
     vector->value = numbers({9}, 2);
-    vector->decays = false;
+    vector->kind = ParameterKind::vector;
     store = std::make_unique<ParameterStore>(ParameterList{matrix, vector}, precision, at::kCPU, 1e9,
                                              [](int64_t bytes, int) { return at::zeros({bytes}, at::kByte); });
   }

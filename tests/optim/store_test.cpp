@@ -78,7 +78,7 @@ TEST(ParameterStore, AlignsParametersAndPutsTheDecayingFirst) {
       for (const auto& stored : bucket.parameters) {
         EXPECT_EQ(stored.offset % 16, 0);
         EXPECT_EQ(stored.offset, next);  // no gap but the rest of a line
-        EXPECT_EQ(stored.parameter->decays, stored.offset < bucket.decaying) << stored.parameter->name;
+        EXPECT_EQ(stored.parameter->decays(), stored.offset < bucket.decaying) << stored.parameter->name;
         next = (stored.offset + stored.parameter->value.numel() + 15) / 16 * 16;
       }
       EXPECT_EQ(bucket.elements, next);

@@ -357,10 +357,10 @@ TEST_F(ConfigTest, WhatOnlySomeSchedulesHaveIsRefusedOfOthers) {
 
 TEST_F(ConfigTest, EveryBoundIsKept) {
   const std::vector<std::pair<std::string, std::string>> outside = {
-      {"model.layers=0", "at least 1"},
-      {"model.width=0", "at least 1"},
+      {"model.layers=0", "at least 1 and at most 10000"},
+      {"model.width=0", "at least 1 and at most 1000000"},
       {"model.heads=0", "at least 1"},
-      {"model.context=0", "at least 1"},
+      {"model.context=0", "at least 1 and at most 100000000"},
       {"model.vocab=-1", "at least 0"},
       {"model.dropout=-0.1", "at least 0 and below 1"},
       {"model.dropout=1", "at least 0 and below 1"},

@@ -83,6 +83,7 @@ void expect_same_steps(const Reference& reference, Model& model, const Optimizer
 void expect_same_course(const Reference& reference, Model& model, const OptimizerConfig& config, double bucket_bytes) {
   {
     c10::NoGradGuard no_grad;
+    model.to(at::kDouble, at::kCPU);
     for (const auto& parameter : model.parameters()) parameter->value.copy_(reference["initial." + parameter->name]);
   }
   expect_same_steps(reference, model, config, bucket_bytes, [&](int64_t step) {

@@ -18,6 +18,7 @@
 #include "trireme/base/host.h"
 #include "trireme/base/log.h"
 #include "trireme/base/safetensors.h"
+#include "trireme/spec/models/models.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/disk_room.h"
 #include "trireme/train/run_folder.h"
@@ -405,9 +406,9 @@ TEST_F(Run, KnowsTheRoomForItsCheckpoints) {
       config.train.precision = precision;
       config.checkpoint.every = 4;
       config.checkpoint.keep = 2;
-      const auto model = build_model(config.model, 20);
+      const auto table = model_table(config.model, 20);
       fs::remove_all(folder / "run");
-      const auto before = disk_room(config, *model, folder / "run", 0);
+      const auto before = disk_room(config, table, folder / "run", 0);
       EXPECT_EQ(before.next_bytes, before.checkpoint_bytes);
       EXPECT_EQ(before.most_bytes, 3 * before.checkpoint_bytes);  // steps 4 and 8, and 10 before 4 goes
       run_whole(config);
@@ -417,13 +418,13 @@ TEST_F(Run, KnowsTheRoomForItsCheckpoints) {
         for (const auto& tensor : tensors.tensors()) bytes += tensor.bytes;
       }
       EXPECT_EQ(before.checkpoint_bytes, bytes);
-      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, 0u);  // nothing is left to do
+      EXPECT_EQ(disk_room(config, table, folder / "run", 10).most_bytes, 0u);  // nothing is left to do
       config.train.steps = 30;
-      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, bytes);  // as many stay as are there
+      EXPECT_EQ(disk_room(config, table, folder / "run", 10).most_bytes, bytes);  // as many stay as are there
       config.checkpoint.keep = 5;
-      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, 4 * bytes);
+      EXPECT_EQ(disk_room(config, table, folder / "run", 10).most_bytes, 4 * bytes);
       config.checkpoint.every = 0;
-      EXPECT_EQ(disk_room(config, *model, folder / "run", 10).most_bytes, bytes);
+      EXPECT_EQ(disk_room(config, table, folder / "run", 10).most_bytes, bytes);
     }
   }
 }

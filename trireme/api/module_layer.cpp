@@ -80,13 +80,23 @@ BufferList adopt_buffers(const torch::nn::Module& module, const std::string& pre
   return adopted;
 }
 
-ModuleLayer::ModuleLayer(std::string name, torch::nn::AnyModule module)
-    : Layer(std::move(name)), module_(std::move(module)) {
-  parameters_ = adopt_parameters(*module_.ptr(), name_ + ".");
-  buffers_ = adopt_buffers(*module_.ptr(), name_ + ".");
-  spec_.name = name_;
-  for (const auto& parameter : parameters_) spec_.parameters += parameter->value.numel();
+namespace {
+
+LayerParts adopt(std::string name, const torch::nn::Module& module) {
+  LayerParts parts;
+  parts.parameters = adopt_parameters(module, name + ".");
+  parts.buffers = adopt_buffers(module, name + ".");
+  for (const auto& parameter : parts.parameters) parts.spec.parameters += parameter->value.numel();
+  for (const auto& buffer : parts.buffers)
+    parts.spec.buffers.push_back({buffer->name, buffer->value.sizes().vec(), 0, !buffer->value.is_floating_point()});
+  parts.spec.name = std::move(name);
+  return parts;
 }
+
+}  // namespace
+
+ModuleLayer::ModuleLayer(std::string name, torch::nn::AnyModule module)
+    : Layer(adopt(std::move(name), *module.ptr())), module_(std::move(module)) {}
 
 at::Tensor ModuleLayer::forward(const at::Tensor& input, const Pass& pass) {
   auto& module = *module_.ptr();
@@ -99,10 +109,10 @@ at::Tensor ModuleLayer::measure(const at::Tensor& sample) {
   const c10::NoGradGuard no_grad;
   const CountedFlops flops;
   auto output = forward(sample, {});
-  spec_.forward_flops = flops.sum();
-  spec_.backward_flops = 2 * spec_.forward_flops;
-  spec_.output = output.numel();
-  spec_.activations = sample.numel() + output.numel();  // what goes in and out; what lies between is the module's own
+  parts_.spec.forward_flops = flops.sum();
+  parts_.spec.backward_flops = 2 * parts_.spec.forward_flops;
+  parts_.spec.output = output.numel();
+  parts_.spec.activations = sample.numel() + output.numel();  // what goes in and out; what lies between is the module's own
   return output;
 }
 

@@ -38,14 +38,12 @@ class ModuleLayer final : public Layer {
   ModuleLayer(std::string name, torch::nn::AnyModule module);
 
   at::Tensor forward(const at::Tensor& input, const Pass& pass) override;
-  LayerSpec spec() const override { return spec_; }
 
   // Runs a sample (a batch of one) through and counts what it costs; returns what the next layer gets.
   at::Tensor measure(const at::Tensor& sample);
 
  private:
   torch::nn::AnyModule module_;
-  LayerSpec spec_;
 };
 
 // A list of modules as a model that can be cut between any two of them; `sample` is a batch of one.

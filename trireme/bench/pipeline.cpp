@@ -10,7 +10,7 @@
 #include "trireme/base/log.h"
 #include "trireme/comm/launch.h"
 #include "trireme/engine/executor.h"
-#include "trireme/nn/model.h"
+#include "trireme/spec/models/models.h"
 #include "trireme/spec/plan.h"
 #include "trireme/bench/bubbles.h"
 #include "trireme/bench/peer.h"
@@ -194,7 +194,7 @@ class PipelineBench {
  private:
   Measured run_peer(const RunConfig& config, const fs::path& inputs, const std::string& schedule, int64_t microbatches,
                     int threads, double jitter_ms) {
-    const auto table = build_model(config.model, config.model.vocab)->table(4);
+    const auto table = model_table(config.model, config.model.vocab);
     const auto plan = make_plan(config, table, {.ranks = options_.stages});
     std::vector<std::string> cuts;
     for (size_t i = 1; i < plan.begins.size(); ++i) cuts.push_back(std::to_string(plan.begins[i]));

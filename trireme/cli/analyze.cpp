@@ -5,8 +5,9 @@
 #include "trireme/base/files.h"
 #include "trireme/base/paths.h"
 #include "trireme/cli/command.h"
+#include "trireme/spec/analysis.h"
 #include "trireme/spec/config.h"
-#include "trireme/train/run.h"
+#include "trireme/train/vocabulary.h"
 
 namespace trireme {
 
@@ -23,7 +24,8 @@ int run_analyze(const AnalyzeOptions& options) {
   const auto words = sorted(options.words);
   check_configurations(words.paths);
   if (!options.plot.empty()) prepare_output_file("--plot", options.plot);
-  auto analysis = analyze(load_config(words.paths, words.overrides));
+  const auto config = load_config(words.paths, words.overrides);
+  auto analysis = analyze(config, vocabulary_of(config));
   analysis.ranks = options.ranks;
   if (!options.plot.empty()) write_atomically(options.plot, analysis.svg());
   std::cout << (options.json ? analysis.json().dump() + "\n" : analysis.full()) << std::flush;

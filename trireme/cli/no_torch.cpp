@@ -2,10 +2,19 @@
 #include "trireme/base/error.h"
 #include "trireme/cli/command.h"
 #include "trireme/device/foreign_error.h"
+#include "trireme/train/vocabulary.h"
 
 namespace trireme {
 
 Explained explain(const std::exception_ptr& thrown) { return explain_standard(thrown); }
+
+int64_t vocabulary_of(const RunConfig& config) {
+  if (reads_tokens(config.model.kind) && config.model.vocab == 0) {
+    refuse("model.vocab is open, and this program was built without LibTorch, which reads the data: set it, such as "
+           "model.vocab=50257");
+  }
+  return config.model.vocab;
+}
 
 namespace {
 
@@ -39,9 +48,6 @@ void add_average(CLI::App& program, Action& chosen) {
 }
 void add_sweep(CLI::App& program, Action& chosen) {
   add_missing(program, chosen, "sweep", "Train with many settings, several runs at once, and find the best");
-}
-void add_analyze(CLI::App& program, Action& chosen) {
-  add_missing(program, chosen, "analyze", "Say what a model costs, layer by layer, without running it");
 }
 void add_bench(CLI::App& program, Action& chosen) {
   auto* command = program.add_subcommand("bench", "Measure beside peers, where they are installed");

@@ -20,7 +20,8 @@ namespace {
 
 struct TrainOptions {
   std::vector<std::string> words;
-  int ranks = 0;
+  int ranks = 0, hosts = 0;
+  uint64_t memory_bytes = 0;
   bool resume = false, dry_run = false, json = false, help_config = false, markdown = false, threads = false;
   std::string from;
 };
@@ -129,6 +130,11 @@ int run_train(const TrainOptions& options) {
     return train_here(options, around);
   }
   const auto request = read(options);  // refuse bad input before any rank is started
+  if (options.hosts > 0) {
+    std::cout << describe_run(request.config, options.ranks > 0 ? options.ranks : options.hosts,
+                              OtherHosts{options.hosts, static_cast<int64_t>(options.memory_bytes)});
+    return 0;
+  }
   const int ranks = std::max(1, options.ranks);
   if (options.dry_run) {
     std::cout << describe_run(request.config, ranks, request.run);
@@ -165,6 +171,16 @@ void add_train(CLI::App& program, Action& chosen) {
   takes_path(command->add_option("--from", options->from, "Continue this run (its folder) or this checkpoint"));
   command->add_flag("--threads", options->threads, "Make the ranks threads of one process");
   command->add_flag("--dry-run", options->dry_run, "Check everything and say what the run would be, without training");
+  auto* hosts = command
+                    ->add_option("--hosts", options->hosts,
+                                 "With --dry-run: say what it would be on so many other hosts (a rank each, or --ranks)")
+                    ->check(at_least(1))
+                    ->needs("--dry-run");
+  command
+      ->add_option("--memory", options->memory_bytes,
+                   "What each of these hosts, or its cards together, can hold, such as 80GiB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->needs(hosts);
   command->add_flag("--json", options->json, "Print the result as one JSON object, and no progress");
   command->add_flag("--help-config", options->help_config,
                     "List every setting with its meaning, unit, default and bounds");

@@ -56,14 +56,6 @@ struct ConvolutionFunction : Function<ConvolutionFunction> {
 
 }  // namespace
 
-int64_t Window::places(int64_t length, bool ceil) const {
-  const int64_t room = length + 2 * padding - size;
-  if (room < 0) return ceil && room > -stride ? 1 : 0;
-  const int64_t last = ceil ? (room + stride - 1) / stride : room / stride;
-  // One that would begin behind the image is left out.
-  return last * stride >= length + padding ? last : last + 1;
-}
-
 at::Tensor convolution(const at::Tensor& x, const ParameterPtr& weight, const ParameterPtr& bias, Window window) {
   return ConvolutionFunction::apply(x.contiguous(at::MemoryFormat::ChannelsLast), weight->value,
                                     c10::make_intrusive<Holder>(weight, bias, window));

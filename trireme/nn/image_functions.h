@@ -6,16 +6,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "trireme/nn/parameter.h"
+#include "trireme/spec/models/image_models.h"
 
 namespace trireme {
-
-// A square window that moves over an image.
-struct Window {
-  int64_t size = 1, stride = 1, padding = 0;
-
-  // How many places it takes along `length` pixels; `ceil`: also one that hangs over the end.
-  int64_t places(int64_t length, bool ceil = false) const;
-};
 
 // weight [O, I, size, size]; `bias` may be null.
 at::Tensor convolution(const at::Tensor& x_BCHW, const ParameterPtr& weight, const ParameterPtr& bias, Window window);

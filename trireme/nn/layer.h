@@ -46,33 +46,34 @@ struct Pass {
   const GatherReplicas* replicas = nullptr;  // set where other replicas have samples of the same microbatch
 };
 
+// What a layer is made of: its row of the model's table, and its parameters and buffers.
+struct LayerParts {
+  LayerSpec spec;
+  ParameterList parameters;
+  BufferList buffers;
+};
+
 class Layer {
  public:
-  explicit Layer(std::string name) : name_(std::move(name)) {}
+  explicit Layer(LayerParts parts) : parts_(std::move(parts)) {}
   virtual ~Layer() = default;
 
   virtual at::Tensor forward(const at::Tensor& input, const Pass& pass) = 0;
-  virtual LayerSpec spec() const = 0;
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return parts_.spec.name; }
+  const LayerSpec& spec() const { return parts_.spec; }
   // In the order of their first use; the gradients become ready in the reverse order.
-  const ParameterList& parameters() const { return parameters_; }
-  const BufferList& buffers() const { return buffers_; }
+  const ParameterList& parameters() const { return parts_.parameters; }
+  const BufferList& buffers() const { return parts_.buffers; }
 
  protected:
-  // Makes a parameter of this layer: a matrix, which decays, or a vector, which does not. The weights of a convolution
-  // [O, I, H, W] lie in memory as [O, H, W, I], as its kernels want them.
-  ParameterPtr add(const std::string& name, std::vector<int64_t> shape, Initial initial);
-  BufferPtr remember(const std::string& name, at::Tensor value);
-  // A projection NAME with NAME.weight, NAME.bias where wanted, and an adapter where the configuration asks for one.
-  Projection add_projection(const std::string& name, int64_t inputs, int64_t outputs, WeightLayout layout, bool bias,
-                            Initial initial, const ModelConfig& config);
-  // Uses another layer's parameter too.
-  ParameterPtr share(ParameterPtr parameter);
+  // By its name in the table.
+  ParameterPtr parameter(const std::string& name) const;
+  BufferPtr buffer(const std::string& name) const;
+  // Its weight, and the bias and the adapter that the table has beside it.
+  Projection projection(const std::string& name, WeightLayout layout, const ModelConfig& config) const;
 
-  std::string name_;
-  ParameterList parameters_;
-  BufferList buffers_;
+  LayerParts parts_;
 };
 
 }  // namespace trireme

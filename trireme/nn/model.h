@@ -11,11 +11,6 @@
 
 namespace trireme {
 
-// The output of layer `from` is also added to the input of layer `to`, however many layers lie between.
-struct Skip {
-  size_t from, to;
-};
-
 // Sum of the cross entropies of the batch, in fp32 or fp64. output [..., classes], targets [...].
 at::Tensor cross_entropy_sum(const at::Tensor& output, const at::Tensor& targets);
 
@@ -35,25 +30,26 @@ class Model {
   BufferList buffers() const;
   LayerTable table(int64_t element_bytes) const;
 
-  // Draws every parameter anew: a pure function of (seed, the parameter's name).
+  // Draws every parameter anew, in fp64 on the host where it has no place yet: see draw().
   void initialize(uint64_t seed);
-  // Moves all parameters to a type and device, and all buffers.
+  // Moves all parameters to a type and device, and all buffers. What has no values yet only gets its place there.
   void to(at::ScalarType dtype, at::Device device);
   // Running statistics become fp32, or fp64 where the parameters are.
   void buffers_to(at::ScalarType dtype, at::Device device);
 };
 
-// `vocab` is what the data needs when the configuration leaves it open. Parameters are fp64 on the CPU until to().
+// `vocab` is what the data needs when the configuration leaves it open. Parameters have no place in memory until
+// initialize(), to(), or a store gives them one.
 std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab);
 
 // The parts of build_model.
-std::unique_ptr<Model> build_gpt(const ModelConfig& config, int64_t vocab);
-std::unique_ptr<Model> build_llama(const ModelConfig& config, int64_t vocab);
-std::unique_ptr<Model> build_mlp(const ModelConfig& config);
-std::unique_ptr<Model> build_resnet(const ModelConfig& config);
-std::unique_ptr<Model> build_vgg(const ModelConfig& config);
-std::unique_ptr<Model> build_cnn(const ModelConfig& config);
-std::unique_ptr<Model> build_alexnet(const ModelConfig& config);
-std::unique_ptr<Model> build_googlenet(const ModelConfig& config);
+using ModelParts = std::vector<LayerParts>;  // by layer
+using Layers = std::vector<std::shared_ptr<Layer>>;
+Layers build_gpt(const ModelParts& parts, const ModelConfig& config);
+Layers build_llama(const ModelParts& parts, const ModelConfig& config);
+Layers build_mlp(const ModelParts& parts, const ModelConfig& config);
+Layers build_resnet(const ModelParts& parts, const ModelConfig& config);
+Layers build_chain(const ModelParts& parts, const ModelConfig& config);
+Layers build_googlenet(const ModelParts& parts, const ModelConfig& config);
 
 }  // namespace trireme

@@ -3,8 +3,12 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <set>
 
+#include "trireme/base/error.h"
+#include "trireme/base/random.h"
+#include "trireme/nn/on_threads.h"
 #include "trireme/nn/product.h"
 
 namespace trireme {
@@ -91,6 +95,49 @@ void DeferredGradients::compute(size_t begin, size_t end) {
       write.slot->write_column_sums(write.left);
     }
     write = {};  // memory goes back as the work gets done
+  }
+}
+
+ParameterPtr make_parameter(const ParameterSpec& spec) {
+  auto parameter = std::make_shared<Parameter>();
+  static_cast<ParameterSpec&>(*parameter) = spec;
+  const auto format = spec.shape.size() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  parameter->value =
+      at::empty(spec.shape, at::device(at::kMeta).dtype(at::kDouble), format).set_requires_grad(spec.trained);
+  return parameter;
+}
+
+namespace {
+
+double start_of(const Initial& initial, Key key, uint64_t place) {
+  switch (initial.kind) {
+    case Initial::Kind::zeros: return 0;
+    case Initial::Kind::ones: return 1;
+    case Initial::Kind::normal: return initial.scale * normal(key, place);
+    case Initial::Kind::uniform: return initial.scale * (2 * uniform(key, place) - 1);
+    case Initial::Kind::given: break;
+  }
+  fail("a parameter that was given has no start of its own");
+}
+
+}  // namespace
+
+void draw(const ParameterSpec& parameter, uint64_t seed, const at::Tensor& into) {
+  constexpr int64_t at_once = 1 << 20, grain = 16384;  // elements
+  const c10::NoGradGuard no_grad;
+  const Key key = Key{seed}.with("init").with(parameter.name);
+  auto shape = into.sizes().vec();
+  if (into.numel() == 0) return;
+  const int64_t row = into.numel() / shape[0], rows = std::max<int64_t>(1, at_once / row);
+  for (int64_t first = 0; first < into.size(0); first += rows) {
+    shape[0] = std::min(rows, into.size(0) - first);
+    const auto values = at::empty(shape, at::kDouble);
+    auto* data = values.data_ptr<double>();
+    const auto before = static_cast<uint64_t>(first * row);
+    on_threads(values, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) data[i] = start_of(parameter.initial, key, before + static_cast<uint64_t>(i));
+    });
+    into.narrow(0, first, shape[0]).copy_(values);
   }
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/spec/layer.h"
+
 namespace trireme {
 
 struct DeferredGradients;
@@ -52,25 +54,10 @@ struct DeferredGradients {
   int64_t bytes() const;                   // of the tensors that they keep alive, each once
 };
 
-// How a parameter starts: a distribution and its scale.
-struct Initial {
-  enum class Kind : uint8_t { zeros, ones, normal, uniform, given } kind = Kind::zeros;
-  double scale = 0;  // standard deviation, or bound of the uniform
-
-  static Initial zeros() { return {Kind::zeros, 0}; }
-  static Initial ones() { return {Kind::ones, 0}; }
-  static Initial normal(double deviation) { return {Kind::normal, deviation}; }
-  static Initial uniform(double bound) { return {Kind::uniform, bound}; }
-  static Initial given() { return {Kind::given, 0}; }  // as it is
-};
-
-struct Parameter {
-  std::string name;
+// What its description says, and the tensor. Until somebody gives it a place in memory the value has a shape and
+// nothing else (it lies on torch's device "meta").
+struct Parameter : ParameterSpec {
   at::Tensor value;
-  Initial initial;
-  bool trained = true;    // frozen otherwise: it has no gradient and never changes
-  bool decays = true;     // weight decay applies to matrices, not to biases and gains
-  bool wide = false;      // computed with in the master's type also where the others are bf16
   int uses = 1;           // how often one backward pass writes the gradient (a tied embedding: twice)
   bool optional = false;  // a backward pass may also leave it out
   int tie = -1;           // which set of stages shares it, where more than one does
@@ -80,6 +67,12 @@ struct Parameter {
 
 using ParameterPtr = std::shared_ptr<Parameter>;
 using ParameterList = std::vector<ParameterPtr>;
+
+// Without a place in memory yet.
+ParameterPtr make_parameter(const ParameterSpec& spec);
+// The values that a parameter starts with, a pure function of (seed, its name), written into a tensor of its shape, of
+// any type and on any device: part by part, so that there is never a second whole copy.
+void draw(const ParameterSpec& parameter, uint64_t seed, const at::Tensor& into);
 
 // What a layer remembers from step to step besides its parameters, and no gradient changes: running statistics, which
 // are never narrower than fp32, and counts (int64).

@@ -1,10 +1,5 @@
-// ResNet-18, -34 (two 3x3 convolutions a block) and -50 (1x1, 3x3 with the stride, 1x1), as torchvision has them. Each
-// block is a layer. Images of fewer than 64 pixels get the first layer that is usual for them: a 3x3 convolution of
-// stride 1, and no pooling.
+// ResNet-18, -34 and -50, as spec/models/resnet.cpp describes them.
 #include <ATen/ATen.h>
-
-#include <array>
-#include <optional>
 
 #include "trireme/nn/image_layers.h"
 #include "trireme/nn/model.h"
@@ -15,89 +10,43 @@ namespace {
 
 class Stem final : public ImageLayer {
  public:
-  explicit Stem(const ModelConfig& config)
-      : ImageLayer("conv1", {config.channels, config.image}), pools_(config.image >= small_image) {
-    const auto window = pools_ ? Window{7, 2, 3} : Window{3, 1, 1};
-    convolution_ = add_convolution("conv1", shape_, 64, window, Start::by_outputs, false);
-    norm_ = add_norm("bn1", shape_);
-    if (pools_) count_pool(shape_, pool_);
-  }
+  Stem(LayerParts parts, const ResNet& net) : ImageLayer(std::move(parts)), unit_(make(net.stem)), pool_(net.pool) {}
 
-  at::Tensor forward(const at::Tensor& x, const Pass& pass) override {
-    const auto y = batch_norm(convolution_(x), norm_, pass, /*relu=*/true);
-    return pools_ ? max_pool(y, pool_) : y;
-  }
+  at::Tensor forward(const at::Tensor& x, const Pass& pass) override { return max_pool(unit_(x, pass), pool_); }
 
  private:
-  static constexpr Window pool_{3, 2, 1};
-  bool pools_;
-  Convolution convolution_;
-  BatchNorm norm_;
+  NormedConvolution unit_;
+  std::optional<Window> pool_;
 };
 
 class Block final : public ImageLayer {
  public:
-  // `outputs`: channels that leave the block. A bottleneck has a quarter of them inside.
-  Block(const std::string& name, ImageShape input, int64_t outputs, int64_t stride, bool bottleneck)
-      : ImageLayer(name, input) {
-    const auto unit = [&](int number, int64_t channels, Window window) {
-      const auto convolution =
-          add_convolution(fmt::format("{}.conv{}", name, number), shape_, channels, window, Start::by_outputs, false);
-      units_.push_back({convolution, add_norm(fmt::format("{}.bn{}", name, number), shape_)});
-    };
-    if (bottleneck) {
-      unit(1, outputs / 4, {1, 1, 0});
-      unit(2, outputs / 4, {3, stride, 1});
-      unit(3, outputs, {1, 1, 0});
-    } else {
-      unit(1, outputs, {3, stride, 1});
-      unit(2, outputs, {3, 1, 1});
-    }
-    if (stride == 1 && input.channels == outputs) return;
-    count_once(input, 2);
-    const auto convolution =
-        add_convolution(name + ".downsample.0", input, outputs, {1, stride, 0}, Start::by_outputs, false);
-    shortcut_ = Unit{convolution, add_norm(name + ".downsample.1", input)};
+  Block(LayerParts parts, const ResNet::Block& block) : ImageLayer(std::move(parts)) {
+    for (const auto& unit : block.units) units_.push_back(make(unit));
+    if (block.shortcut) shortcut_ = make(*block.shortcut);
   }
 
   at::Tensor forward(const at::Tensor& x, const Pass& pass) override {
     auto y = x;
-    for (size_t i = 0; i + 1 < units_.size(); ++i)
-      y = batch_norm(units_[i].convolution(y), units_[i].norm, pass, /*relu=*/true);
-    const auto residual = shortcut_ ? batch_norm(shortcut_->convolution(x), shortcut_->norm, pass, false) : x;
-    return batch_norm(units_.back().convolution(y), units_.back().norm, pass, /*relu=*/true, residual);
+    for (size_t i = 0; i + 1 < units_.size(); ++i) y = units_[i](y, pass);
+    const auto residual = shortcut_ ? (*shortcut_)(x, pass, /*relu=*/false) : x;
+    return units_.back()(y, pass, /*relu=*/true, residual);
   }
 
  private:
-  struct Unit {
-    Convolution convolution;
-    BatchNorm norm;
-  };
-  std::vector<Unit> units_;
-  std::optional<Unit> shortcut_;
+  std::vector<NormedConvolution> units_;
+  std::optional<NormedConvolution> shortcut_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> build_resnet(const ModelConfig& config) {
-  const bool bottleneck = config.kind == ModelKind::resnet50;
-  const auto blocks = config.kind == ModelKind::resnet18 ? std::array{2, 2, 2, 2} : std::array{3, 4, 6, 3};
-  auto model = std::make_unique<Model>();
-  auto stem = std::make_unique<Stem>(config);
-  auto shape = stem->output();
-  model->layers.push_back(std::move(stem));
-  for (int group = 0; group < 4; ++group) {
-    const int64_t outputs = (int64_t{64} << group) * (bottleneck ? 4 : 1);
-    for (int i = 0; i < blocks[static_cast<size_t>(group)]; ++i) {
-      const int64_t stride = i == 0 && group > 0 ? 2 : 1;
-      auto block = std::make_unique<Block>(fmt::format("layer{}.{}", group + 1, i), shape, outputs, stride, bottleneck);
-      shape = block->output();
-      model->layers.push_back(std::move(block));
-    }
-  }
-  ClassifierOptions head{.pool = 1, .weight = linear_start(shape.channels), .bias = linear_start(shape.channels)};
-  model->layers.push_back(std::make_unique<Classifier>("fc", shape, config.classes, head));
-  return model;
+Layers build_resnet(const ModelParts& parts, const ModelConfig& config) {
+  LayerTable described;
+  const auto net = describe_resnet(described, config);
+  Layers layers{std::make_shared<Stem>(parts.front(), net)};
+  for (const auto& block : net.blocks) layers.push_back(std::make_shared<Block>(parts[layers.size()], block));
+  layers.push_back(std::make_shared<Classifier>(parts.back(), net.classifier));
+  return layers;
 }
 
 }  // namespace trireme

@@ -46,15 +46,23 @@ std::vector<Bucket> cut(const ParameterList& parameters, int64_t largest) {
   for (auto& bucket : buckets) {
     // Decaying parameters first: the optimizer then works on two runs a bucket.
     std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
-                          [](const auto& one) { return one.parameter->decays; });
+                          [](const auto& one) { return one.parameter->decays(); });
     int64_t offset = 0;
     for (auto& stored : bucket.parameters) {
       stored.offset = offset;
       offset += (stored.parameter->value.numel() + line - 1) / line * line;
-      if (stored.parameter->decays) bucket.decaying = offset;
+      if (stored.parameter->decays()) bucket.decaying = offset;
     }
   }
   return buckets;
+}
+
+// Owners of a tensor that others gave keep it, and look at the new memory. Not a view of it: changes of the memory would
+// then count as changes of the value.
+void move_to(Parameter& parameter, const at::Tensor& memory) {
+  auto& value = parameter.value;
+  if (value.is_meta()) value = at::empty({0}, memory.options()).set_requires_grad(parameter.trained);
+  value.set_data(memory);
 }
 
 }  // namespace
@@ -71,15 +79,16 @@ ParameterStore::ParameterStore(const ParameterList& parameters, Precision precis
     bucket.values = precision == Precision::bf16 ? at::zeros({bucket.elements}, values) : bucket.master;
     bucket.gradients = allocate(bucket.elements * master_bytes, bucket.tie).view(master_type(precision));
     for (auto& stored : bucket.parameters) {
-      piece(bucket.master, stored).copy_(stored.parameter->value);
-      stored.parameter->value.set_data(piece(stored.parameter->wide ? bucket.master : bucket.values, stored));
+      if (!stored.parameter->value.is_meta()) piece(bucket.master, stored).copy_(stored.parameter->value);
+      move_to(*stored.parameter, piece(stored.parameter->wide ? bucket.master : bucket.values, stored));
       stored.parameter->gradient.view = piece(bucket.gradients, stored);
     }
     publish(bucket);
   }
   for (const auto& parameter : parameters) {
     if (parameter->trained) continue;
-    parameter->value.set_data(parameter->value.to(device, value_type(precision), false, /*copy=*/true));
+    const auto& given = parameter->value;
+    move_to(*parameter, given.is_meta() ? at::empty_like(given, values) : given.to(values, false, /*copy=*/true));
     frozen_.push_back(parameter);
   }
 }
@@ -91,6 +100,20 @@ std::map<const Parameter*, at::Tensor> ParameterStore::masters() const {
   }
   for (const auto& parameter : frozen_) found[parameter.get()] = parameter->value;
   return found;
+}
+
+void ParameterStore::draw(uint64_t seed) {
+  c10::NoGradGuard no_grad;
+  const auto has_start = [](const auto& parameter) { return parameter->initial.kind != Initial::Kind::given; };
+  for (auto& bucket : buckets_) {
+    for (auto& stored : bucket.parameters) {
+      if (has_start(stored.parameter)) trireme::draw(*stored.parameter, seed, piece(bucket.master, stored));
+    }
+    publish(bucket);
+  }
+  for (const auto& parameter : frozen_) {
+    if (has_start(parameter)) trireme::draw(*parameter, seed, parameter->value);
+  }
 }
 
 void ParameterStore::begin_step() {

@@ -51,6 +51,9 @@ class ParameterStore {
   // What a checkpoint holds of each parameter: its piece of the masters, or a frozen one's value.
   std::map<const Parameter*, at::Tensor> masters() const;
 
+  // Values that parameters start with, drawn where they lie: see draw(). Those that somebody gave stay as they are.
+  void draw(uint64_t seed);
+
   // Before a step: the next gradients overwrite instead of adding.
   void begin_step();
   // After the masters changed: the model's values follow (where they are not the same memory).

@@ -9,8 +9,8 @@
 
 #include "trireme/base/units.h"
 #include "trireme/base/words.h"
-#include "trireme/spec/config.h"
 #include "trireme/spec/mesh.h"
+#include "trireme/spec/models/models.h"
 
 namespace trireme {
 
@@ -157,6 +157,15 @@ std::string Analysis::svg() const {
     }
   }
   return svg + "</svg>\n";
+}
+
+Analysis analyze(const RunConfig& config, int64_t vocab) {
+  RunConfig named = config;
+  Analysis analysis;
+  analysis.table = model_table(config.model, vocab, value_bytes(config.train.precision));
+  analysis.name = describe(named).text("model.kind");
+  analysis.batch = config.train.batch;
+  return analysis;
 }
 
 }  // namespace trireme

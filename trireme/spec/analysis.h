@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/spec/config.h"
 #include "trireme/spec/layer.h"
 
 namespace trireme {
@@ -35,5 +36,8 @@ struct Analysis {
   nlohmann::ordered_json json() const;
   std::string svg() const;  // a row a layer, bars for work, parameters, what is kept, and parallelism
 };
+
+// `vocab` as of model_table().
+Analysis analyze(const RunConfig& config, int64_t vocab);
 
 }  // namespace trireme

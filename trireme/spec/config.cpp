@@ -28,11 +28,18 @@ void describe_model(Settings& settings, ModelConfig& model) {
        {"custom", ModelKind::custom}},
       "A GPT or Llama that predicts the next token; what classifies vectors (mlp) or images; or the model of a "
       "program that uses the library.");
-  settings.add("model.layers", model.layers, "Transformer blocks, or hidden layers of an mlp.").at_least(1);
-  settings.add("model.width", model.width, "Size of the vector that passes from layer to layer.").at_least(1);
+  settings.add("model.layers", model.layers, "Transformer blocks, or hidden layers of an mlp.")
+      .at_least(1)
+      .at_most(10'000);
+  settings.add("model.width", model.width, "Size of the vector that passes from layer to layer.")
+      .at_least(1)
+      .at_most(1'000'000);
   settings.add("model.heads", model.heads, "Attention heads of each block (gpt, llama); they share the width.")
       .at_least(1);
-  settings.add("model.context", model.context, "Length of a sequence (gpt, llama).").unit("tokens").at_least(1);
+  settings.add("model.context", model.context, "Length of a sequence (gpt, llama).")
+      .unit("tokens")
+      .at_least(1)
+      .at_most(100'000'000);
   settings.add("model.vocab", model.vocab, "Distinct tokens (gpt, llama); 0 = as many as the data needs.")
       .unit("tokens")
       .at_least(0);
@@ -237,6 +244,12 @@ void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConf
 }
 
 }  // namespace
+
+int64_t value_bytes(Precision precision) {
+  return precision == Precision::fp64 ? 8 : precision == Precision::fp32 ? 4 : 2;
+}
+
+int64_t master_bytes(Precision precision) { return precision == Precision::fp64 ? 8 : 4; }
 
 bool takes_images(ModelKind kind) {
   switch (kind) {

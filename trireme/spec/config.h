@@ -24,6 +24,9 @@ enum class DataKind { text, tokens, images, synthetic, custom };
 enum class Augmentation { none, standard };
 enum class TokenType { automatic, uint16, uint32 };
 enum class Precision { fp64, fp32, bf16 };
+// Of an element that a model computes with, and of one that its optimizer works on.
+int64_t value_bytes(Precision precision);
+int64_t master_bytes(Precision precision);
 enum class DeviceKind { cpu, cuda };
 enum class OptimizerKind { adamw, sgd };
 enum class LrSchedule { constant, cosine, linear };

@@ -2,11 +2,67 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
 
+#include "trireme/base/error.h"
 #include "trireme/base/units.h"
 
 namespace trireme {
+
+namespace {
+
+int64_t product(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+}  // namespace
+
+int64_t ParameterSpec::elements() const { return product(shape); }
+int64_t BufferSpec::elements() const { return product(shape); }
+
+bool has_adapters(const std::vector<ParameterSpec>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto& parameter) { return parameter.name.ends_with(".lora_A.weight"); });
+}
+
+LayerSpec& LayerTable::add_layer(std::string name) {
+  auto& layer = layers.emplace_back();
+  layer.name = std::move(name);
+  return layer;
+}
+
+ParameterSpec& LayerTable::add(std::string name, std::vector<int64_t> shape, Initial initial) {
+  layers.back().uses.push_back(weights.size());
+  auto& parameter = weights.emplace_back();
+  parameter.name = std::move(name);
+  parameter.kind = shape.size() > 1 ? ParameterKind::matrix : ParameterKind::vector;
+  parameter.shape = std::move(shape);
+  parameter.initial = initial;
+  return parameter;
+}
+
+void LayerTable::share(const std::string& name) {
+  const auto found = std::find_if(weights.begin(), weights.end(), [&](const auto& one) { return one.name == name; });
+  if (found == weights.end()) fail("no parameter {} to share", name);
+  layers.back().uses.push_back(static_cast<size_t>(found - weights.begin()));
+}
+
+void LayerTable::count() {
+  std::vector<bool> seen(weights.size());
+  for (auto& layer : layers) {
+    layer.parameters = layer.tied = layer.frozen = 0;
+    for (const size_t number : layer.uses) {
+      const int64_t elements = weights[number].elements();
+      (seen[number] ? layer.tied : layer.parameters) += elements;
+      if (!seen[number] && !weights[number].trained) layer.frozen += elements;
+      seen[number] = true;
+    }
+  }
+}
 
 int64_t LayerTable::sum(int64_t LayerSpec::* field) const {
   int64_t total = 0;

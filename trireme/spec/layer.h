@@ -1,11 +1,55 @@
-// The layer table: what each layer of a model costs, per sample, before anything is run.
+// The table of a model: its layers and parameters by description, and what each layer costs per sample, before anything
+// is run or any tensor is made.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace trireme {
+
+// How a parameter starts: a distribution and its scale.
+struct Initial {
+  enum class Kind : uint8_t { zeros, ones, normal, uniform, given } kind = Kind::zeros;
+  double scale = 0;  // standard deviation, or bound of the uniform
+
+  static Initial zeros() { return {Kind::zeros, 0}; }
+  static Initial ones() { return {Kind::ones, 0}; }
+  static Initial normal(double deviation) { return {Kind::normal, deviation}; }
+  static Initial uniform(double bound) { return {Kind::uniform, bound}; }
+  static Initial given() { return {Kind::given, 0}; }  // as it is
+};
+
+// What a parameter is to those who update or send it: a matrix of a product, a vector such as a bias or a gain, or a
+// table that is read by rows.
+enum class ParameterKind : uint8_t { matrix, vector, table };
+
+struct ParameterSpec {
+  std::string name;            // the same on every mesh
+  std::vector<int64_t> shape;  // of a convolution [O, I, H, W], which lies in memory as [O, H, W, I]
+  Initial initial;
+  ParameterKind kind = ParameterKind::matrix;
+  bool trained = true;  // frozen otherwise: it has no gradient and never changes
+  bool wide = false;    // computed with in the master's type also where the others are bf16
+
+  // Weight decay applies to matrices and tables, not to biases and gains.
+  bool decays() const { return kind != ParameterKind::vector; }
+  int64_t elements() const;
+};
+
+// What a layer remembers from step to step besides its parameters, and no gradient changes.
+struct BufferSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  double start = 0;     // of each element
+  bool counts = false;  // int64; otherwise fp32 at least
+
+  int64_t elements() const;
+};
+
+// Whether there are low-rank adapters (LoRA) among the parameters: a checkpoint then holds what is trained alone.
+bool has_adapters(const std::vector<ParameterSpec>& parameters);
 
 struct LayerSpec {
   std::string name;
@@ -17,11 +61,33 @@ struct LayerSpec {
   int64_t frozen = 0;         // of the parameters, elements that are not trained
   int64_t activations = 0;    // elements kept for the backward pass
   int64_t output = 0;         // elements handed to the next layer
+  std::vector<size_t> uses;   // parameters, by number in the table, in the order of their first use
+  std::vector<BufferSpec> buffers;
+};
+
+// The output of layer `from` is also added to the input of layer `to`, however many layers lie between.
+struct Skip {
+  size_t from, to;
 };
 
 struct LayerTable {
   std::vector<LayerSpec> layers;
-  int64_t element_bytes = 4;  // of parameters and activations
+  std::vector<ParameterSpec> weights;  // every parameter once, in the order of first use
+  std::vector<Skip> skips;
+  int64_t element_bytes = 4;       // of parameters and activations
+
+  // Each works on the last layer. A parameter of one dim is a vector unless it is said otherwise.
+  LayerSpec& add_layer(std::string name);
+  ParameterSpec& add(std::string name, std::vector<int64_t> shape, Initial initial);
+  void share(const std::string& name);  // uses another layer's parameter too
+  // Decides which parameters are trained.
+  template <class Decide>
+  void set_trained(const Decide& decide) {
+    for (auto& parameter : weights) parameter.trained = decide(parameter);
+    count();
+  }
+  // Counts the elements of all layers anew, after their parameters were changed.
+  void count();
 
   int64_t parameters() const;
   double flops() const;  // forward and backward of one sample

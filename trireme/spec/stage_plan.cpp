@@ -10,10 +10,6 @@ namespace trireme {
 
 namespace {
 
-int64_t value_bytes(Precision precision) {
-  return precision == Precision::fp64 ? 8 : precision == Precision::fp32 ? 4 : 2;
-}
-
 // Elements of all passes that are in flight at once, at most, when one through each chunk leaves so many.
 int64_t most_held(const Schedule& schedule, const std::vector<int64_t>& by_chunk) {
   const auto* plan = schedule.plan();
@@ -48,7 +44,7 @@ int64_t moments_of(const OptimizerConfig& optimizer) {
 
 std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& table, const Plan& whole) {
   const auto& mesh = whole.mesh;
-  const int64_t value = value_bytes(config.train.precision), master = std::max<int64_t>(4, value);
+  const int64_t value = value_bytes(config.train.precision), master = master_bytes(config.train.precision);
   const int microbatches = whole.dealing.all_numbers().front();
   std::vector<StagePlan> stages;
   for (int s = 0; s < mesh.stages; ++s) {

@@ -14,8 +14,8 @@
 #include "trireme/base/safetensors.h"
 #include "trireme/base/units.h"
 #include "trireme/base/words.h"
-#include "trireme/nn/model.h"
 #include "trireme/spec/hugging_face.h"
+#include "trireme/spec/models/models.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/weights.h"
 
@@ -95,28 +95,27 @@ class Conversion {
     auto settings = model_;
     settings.lora_rank = 0;
     settings.freeze.clear();
-    const auto model = build_model(settings, settings.vocab);
+    const auto table = model_table(settings, settings.vocab);
     auto known = by_our_names(base_, base_files_ ? *base_files_ : *files_);
     auto adapters = source_.adapters() ? by_our_names(source_, *files_) : std::map<std::string, FoundTensor>();
-    for (const auto& parameter : model->parameters()) {
-      Piece piece{parameter->name, {}, {}, {}};
-      const auto found = known.find(parameter->name);
-      if (found == known.end()) refuse("{} has no {}", base_.folder.string(), parameter->name);
+    for (const auto& parameter : table.weights) {
+      Piece piece{parameter.name, {}, {}, {}};
+      const auto found = known.find(parameter.name);
+      if (found == known.end()) refuse("{} has no {}", base_.folder.string(), parameter.name);
       piece.found = found->second;
-      const bool cut = parameter->name == "wpe.weight" && piece.found.info->shape.size() == 2 &&
-                       piece.found.info->shape[0] > parameter->value.size(0);
-      if (!cut && at::IntArrayRef(piece.found.info->shape) != parameter->value.sizes()) {
-        refuse("{} has shape [{}] in {}, and the settings say [{}]", parameter->name,
-               fmt::join(piece.found.info->shape, ", "), piece.found.path->string(),
-               fmt::join(parameter->value.sizes(), ", "));
+      const bool cut = parameter.name == "wpe.weight" && piece.found.info->shape.size() == 2 &&
+                       piece.found.info->shape[0] > parameter.shape[0];
+      if (!cut && piece.found.info->shape != parameter.shape) {
+        refuse("{} has shape [{}] in {}, and the settings say [{}]", parameter.name,
+               fmt::join(piece.found.info->shape, ", "), piece.found.path->string(), fmt::join(parameter.shape, ", "));
       }
       known.erase(found);
-      const auto stem = parameter->name.substr(0, parameter->name.rfind(".weight"));
+      const auto stem = parameter.name.substr(0, parameter.name.rfind(".weight"));
       if (adapters.contains(stem + ".lora_A.weight")) {
         piece.lora_a = take(adapters, stem + ".lora_A.weight");
         piece.lora_b = take(adapters, stem + ".lora_B.weight");
       }
-      shapes_[piece.name] = parameter->value.sizes().vec();
+      shapes_[piece.name] = parameter.shape;
       pieces_.push_back(piece);
     }
     if (!known.empty())

@@ -1,12 +1,9 @@
 #include "trireme/train/disk_room.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
-#include "trireme/optim/store.h"
 #include "trireme/spec/source_model.h"
 #include "trireme/spec/stage_plan.h"
 #include "trireme/train/checkpoint.h"
@@ -17,16 +14,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
-uint64_t bytes_of_one(const RunConfig& config, const Model& model) {
-  const auto master = static_cast<int64_t>(at::elementSize(master_type(config.train.precision)));
-  const auto value = static_cast<int64_t>(at::elementSize(value_type(config.train.precision)));
+// What CheckpointWriter::save() writes of the parameters and buffers of all stages.
+uint64_t bytes_of_one(const RunConfig& config, const LayerTable& table) {
+  const int64_t master = master_bytes(config.train.precision), value = value_bytes(config.train.precision);
+  const bool adapters_alone = has_adapters(table.weights);
   int64_t bytes = 0;
-  for (const auto& parameter : saved_parameters(model)) {
-    const int64_t each = parameter->trained ? master * (1 + moments_of(config.optimizer)) : value;
-    bytes += parameter->value.numel() * each;
+  for (const auto& parameter : table.weights) {
+    if (adapters_alone && !parameter.trained) continue;
+    bytes += parameter.elements() * (parameter.trained ? master * (1 + moments_of(config.optimizer)) : value);
   }
-  for (const auto& buffer : model.buffers())
-    bytes += buffer->value.numel() * (buffer->value.scalar_type() == at::kLong ? 8 : 4);
+  for (const auto& layer : table.layers) {
+    for (const auto& buffer : layer.buffers) bytes += buffer.elements() * (buffer.counts ? 8 : 4);
+  }
   return static_cast<uint64_t>(bytes);
 }
 
@@ -48,11 +47,11 @@ uint64_t free_bytes_at(fs::path folder) {
 
 }  // namespace
 
-DiskRoom disk_room(const RunConfig& config, const Model& model, const fs::path& run_dir, int64_t begun) {
+DiskRoom disk_room(const RunConfig& config, const LayerTable& table, const fs::path& run_dir, int64_t begun) {
   DiskRoom room;
   room.run_dir = run_dir;
   room.keep = config.checkpoint.keep;
-  room.checkpoint_bytes = bytes_of_one(config, model);
+  room.checkpoint_bytes = bytes_of_one(config, table);
   room.free_bytes = free_bytes_at(run_dir);
   const int64_t saves = saves_after(config, begun);
   if (saves == 0) return room;

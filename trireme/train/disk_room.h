@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <string>
 
-#include "trireme/nn/model.h"
 #include "trireme/spec/config.h"
+#include "trireme/spec/layer.h"
 
 namespace trireme {
 
@@ -26,6 +26,6 @@ struct DiskRoom {
 };
 
 // Of a run that goes on after step `begun`; the folder may hold checkpoints, or not be there yet.
-DiskRoom disk_room(const RunConfig& config, const Model& model, const std::filesystem::path& run_dir, int64_t begun);
+DiskRoom disk_room(const RunConfig& config, const LayerTable& table, const std::filesystem::path& run_dir, int64_t begun);
 
 }  // namespace trireme

@@ -7,6 +7,7 @@
 #include "trireme/base/paths.h"
 #include "trireme/optim/store.h"
 #include "trireme/spec/hugging_face.h"
+#include "trireme/spec/models/models.h"
 #include "trireme/train/weights.h"
 
 namespace trireme {
@@ -45,8 +46,7 @@ int64_t SavedModel::answers() const {
 }
 
 int64_t SavedModel::parameter_bytes(Precision precision) const {
-  const auto bytes = static_cast<int64_t>(at::elementSize(value_type(precision)));
-  return build_model(config.model, config.model.vocab)->table(bytes).parameters() * bytes;
+  return model_table(config.model, config.model.vocab).parameters() * value_bytes(precision);
 }
 
 void check_same_questions(const SavedModel& saved, const ModelConfig& asked, int64_t answers) {

@@ -38,6 +38,7 @@
 #include "trireme/train/straggler_watch.h"
 #include "trireme/train/stage_trainer.h"
 #include "trireme/train/teacher.h"
+#include "trireme/train/vocabulary.h"
 #include "trireme/train/weights.h"
 #include "trireme/spec/codec_cost.h"
 #include "trireme/spec/links.h"
@@ -182,30 +183,6 @@ CodecKind codec_named(const std::string& text) {
   refuse("the checkpoint was made with the codec {}, which this program does not know", text);
 }
 
-// At least so many parameters, by the matrices between layers alone.
-double least_parameters(const ModelConfig& model) {
-  const auto layers = static_cast<double>(model.layers), width = static_cast<double>(model.width);
-  switch (model.kind) {
-    case ModelKind::gpt: return 12 * layers * width * width;
-    case ModelKind::llama: return layers * width * (2 * width + 3 * static_cast<double>(hidden_width(model)));
-    case ModelKind::mlp: return (layers - 1) * width * width + width * static_cast<double>(model.inputs);
-    default: return 0;
-  }
-}
-
-// What a rank needs is known when there is a table of the model's layers. Refuses a model whose layers alone, or one of
-// whose matrices, would fill the host before that: it is drawn there before it is split.
-void check_can_be_drawn(const ModelConfig& model) {
-  constexpr int64_t many_layers = 10'000;
-  const auto limit = host_memory_limit();
-  const double parameters = least_parameters(model), bytes = 8 * parameters, room = static_cast<double>(limit.bytes);
-  if (bytes <= room || (model.layers <= many_layers && bytes <= 100 * room)) return;
-  refuse(
-      "model.layers = {} of model.width = {} have more than {} parameters, which take {} while they are drawn; {} has {}: "
-      "make the model smaller",
-      model.layers, model.width, human_count(parameters), human_bytes(bytes), limit.source, human_bytes(room));
-}
-
 // Everything about a run that can be known before its first step.
 struct Planned {
   Plan plan;
@@ -270,13 +247,13 @@ class Run {
         folder_(holdings.folder) {}
 
   RunResult operator()(std::optional<Subject> subject) {
-    if (!subject) check_can_be_drawn(config_.model);
     data_ = subject ? std::move(subject->data) : open_data(config_);
     check_same_everywhere(world_, resolved_, *data_.train);
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
-    const auto [plan, stages] = planned(config_, *data_.train, table_of(config_, *model), world_.size());
+    const auto table = table_of(config_, *model);
+    const auto [plan, stages] = planned(config_, *data_.train, table, world_.size());
     check_fits_here(config_, *data_.train, {plan, stages}, ranks_here(world_));
-    const auto checkpoint = find_folder(*model);
+    const auto checkpoint = find_folder(table);
     const auto saved = checkpoint.empty() ? std::nullopt : std::optional(open_checkpoint(checkpoint));
     keep_codec(saved);
     StageTrainer trainer(config_, world_, data_, std::move(model), plan);
@@ -316,13 +293,13 @@ class Run {
  private:
   // Rank 0 finds the run's folder, which is its alone from here on, and the checkpoint to go on from, if any; the
   // others are told.
-  std::string find_folder(const Model& model) {
+  std::string find_folder(const LayerTable& table) {
     std::optional<Error> problem;
     if (world_.rank() == 0) {
       try {
         folder_ = find_run_folder(config_, options_, RunFolder::Access::take);
         const auto room =
-            disk_room(config_, model, folder_.path, folder_.checkpoint ? folder_.checkpoint->progression.step : 0);
+            disk_room(config_, table, folder_.path, folder_.checkpoint ? folder_.checkpoint->progression.step : 0);
         if (!room.fits_one()) refuse("{}", room.shortage());
         if (!room.fits()) log::warn("{}", room.shortage());
       } catch (const Error& error) {
@@ -549,42 +526,42 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
 }
 
 void check_run(const RunConfig& config, int ranks) {
-  check_can_be_drawn(config.model);
   if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
-  const auto table = table_of(config, *build_model(config.model, data.train->vocab()));
+  const auto table = table_of(config, data.train->vocab());
   check_fits_here(config, *data.train, planned(config, *data.train, table, ranks), first_ranks(ranks));
 }
 
-Analysis analyze(const RunConfig& config) {
-  const bool open = reads_tokens(config.model.kind) && config.model.vocab == 0;
-  const auto model = build_model(config.model, open ? open_data(config).train->vocab() : config.model.vocab);
-  RunConfig named = config;
-  Analysis analysis;
-  analysis.table = table_of(config, *model);
-  analysis.name = describe(named).text("model.kind");
-  analysis.batch = config.train.batch;
-  return analysis;
+int64_t vocabulary_of(const RunConfig& config) {
+  if (!reads_tokens(config.model.kind) || config.model.vocab > 0) return config.model.vocab;
+  return open_data(config).train->vocab();
 }
 
-std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options) {
-  check_can_be_drawn(config.model);
-  const auto data = open_data(config);
-  choose_device(config.train.device == DeviceKind::cuda, 0);
-  const auto model = build_model(config.model, data.train->vocab());
-  const auto table = table_of(config, *model);
-  const auto made = planned(config, *data.train, table, ranks);
-  check_fits_here(config, *data.train, made, first_ranks(ranks));
-  std::string text = table.full();
+namespace {
+
+std::string describe_plan(const RunConfig& config, int ranks, const Dataset& data, const LayerTable& table,
+                          const Planned& planned) {
+  auto text = table.full();
   text +=
       fmt::format("\n{} parameters, {} FLOP a sample; {} a step over {}, {}\n",
                   human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
                   counted(config.train.batch, "sample"), counted(ranks, "rank"), counted(config.train.steps, "step"));
-  const auto dealt = made.plan.dealing.describe();
+  const auto dealt = planned.plan.dealing.describe();
   if (!dealt.empty()) text += dealt + "\n";
-  text += fmt::format("data: {}\n\n{}", data.train->describe(), describe(made.stages));
+  return text + fmt::format("data: {}\n\n{}", data.describe(), describe(planned.stages));
+}
+
+}  // namespace
+
+std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options) {
+  const auto data = open_data(config);
+  choose_device(config.train.device == DeviceKind::cuda, 0);
+  const auto table = table_of(config, data.train->vocab());
+  const auto made = planned(config, *data.train, table, ranks);
+  check_fits_here(config, *data.train, made, first_ranks(ranks));
+  auto text = describe_plan(config, ranks, *data.train, table, made);
   const auto folder = find_run_folder(config, options, RunFolder::Access::look);
-  const auto room = disk_room(config, *model, folder.path, folder.checkpoint ? folder.checkpoint->step : 0);
+  const auto room = disk_room(config, table, folder.path, folder.checkpoint ? folder.checkpoint->step : 0);
   if (!room.fits()) refuse("{}", room.shortage());
   text += room.describe() + "\n";
   std::vector<int64_t> samples;
@@ -593,6 +570,29 @@ std::string describe_run(const RunConfig& config, int ranks, const RunOptions& o
   data.train->get(samples);
   text += "the first batch reads well\n";
   return text;
+}
+
+std::string describe_run(const RunConfig& config, int ranks, const OtherHosts& hosts) {
+  const auto data = open_data(config);
+  const auto table = table_of(config, data.train->vocab());
+  const auto made = planned(config, *data.train, table, ranks);
+  auto text = describe_plan(config, ranks, *data.train, table, made);
+  const int on_each = (ranks + hosts.count - 1) / hosts.count;
+  int64_t most = 0;
+  for (int first = 0; first < ranks; first += on_each) {
+    int64_t held = 0;
+    for (int rank = first; rank < std::min(ranks, first + on_each); ++rank)
+      held += made.stages[static_cast<size_t>(made.plan.mesh.stage_of(rank))].total_bytes();
+    most = std::max(most, held);
+  }
+  const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
+  text += fmt::format("{} of {}: a host holds {} at most", counted(hosts.count, "host"), counted(on_each, "rank"),
+                      bytes(most));
+  if (hosts.memory_bytes > 0) {
+    text += most <= hosts.memory_bytes ? fmt::format(" of its {}", bytes(hosts.memory_bytes))
+                                       : fmt::format(" and has {}: this does not fit", bytes(hosts.memory_bytes));
+  }
+  return text + "\n";
 }
 
 }  // namespace trireme

@@ -14,7 +14,6 @@
 #include "trireme/data/dataset.h"
 #include "trireme/nn/model.h"
 #include "trireme/observe/step_report.h"
-#include "trireme/spec/analysis.h"
 #include "trireme/spec/config.h"
 
 namespace trireme {
@@ -65,8 +64,13 @@ void check_run(const RunConfig& config, int ranks);
 // batch, trains nothing.
 std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options = {});
 
-// What the configuration's model costs. Opens the data only where the model's size depends on it.
-Analysis analyze(const RunConfig& config);
+// Machines that a run is planned for, of which this is none.
+struct OtherHosts {
+  int count = 1;
+  int64_t memory_bytes = 0;  // of each, or of its cards together; 0: unknown
+};
+// What a run would be there, and whether each of these hosts could hold its ranks.
+std::string describe_run(const RunConfig& config, int ranks, const OtherHosts& hosts);
 
 // How many threads each of a host's ranks computes with.
 int threads_per_rank(const RunConfig& config, int local_ranks);

@@ -9,13 +9,18 @@
 #include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/parallel/codec_choice.h"
+#include "trireme/spec/models/models.h"
 #include "trireme/train/stage_trainer.h"
 #include "trireme/train/teacher.h"
 
 namespace trireme {
 
 LayerTable table_of(const RunConfig& config, const Model& model) {
-  return model.table(static_cast<int64_t>(at::elementSize(value_type(config.train.precision))));
+  return model.table(value_bytes(config.train.precision));
+}
+
+LayerTable table_of(const RunConfig& config, int64_t vocab) {
+  return model_table(config.model, vocab, value_bytes(config.train.precision));
 }
 
 StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& data, std::unique_ptr<Model> whole)
@@ -58,7 +63,6 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
     widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
   take_parts(*model, plan_.begins);
   model.reset();  // the rest is let go before it takes up memory
-  model_->initialize(static_cast<uint64_t>(config.train.seed));
   model_->buffers_to(master_type(config.train.precision), device_);
   schedule_ = plan_.schedule_of(world.rank());
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
@@ -73,6 +77,7 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   };
   store_ = std::make_unique<ParameterStore>(model_->parameters(), config.train.precision, device_,
                                             config.sync.bucket_mb * 1e6, allocate);
+  store_->draw(static_cast<uint64_t>(config.train.seed));
   optimizer_ = make_optimizer(config.optimizer);
   totals_ = at::zeros({totals_length()}, at::kDouble);
   if (codec_.kind != CodecKind::none && !is_loose(config.sync.kind)) {

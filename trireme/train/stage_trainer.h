@@ -46,6 +46,7 @@ class Teacher;
 
 // In the precision of the run.
 LayerTable table_of(const RunConfig& config, const Model& model);
+LayerTable table_of(const RunConfig& config, int64_t vocab);
 
 class StageTrainer {
  public:
