@@ -96,7 +96,7 @@ TEST_F(Run, LeavesItsFolderBehind) {
   EXPECT_EQ(text_of(folder / "run/config.yaml"), resolved_yaml(config));
   EXPECT_EQ(resolved_yaml(load_config({folder / "run/config.yaml"}, {})), resolved_yaml(config));
   EXPECT_THAT(text_of(folder / "run/plan.yaml"),
-              AllOf(HasSubstr("ranks: 2\n"), HasSubstr("sync: allreduce\n"),
+              AllOf(HasSubstr("\n  ranks: 2\n"), HasSubstr("\nsync:\n  kind: allreduce\n"),
                     HasSubstr("{rank: 1, first: 3, samples: 4, microbatches: 1}"),
                     HasSubstr("{stage: 0, replicas: 2, chunks: [embedding - head], layers: 4, ")));
 

@@ -91,6 +91,9 @@ class Setting {
 // The settings of one struct, in sections. The struct must outlive its Settings.
 class Settings {
  public:
+  // `subject` is what a file of these settings is called in complaints.
+  explicit Settings(std::string subject = "configuration") : subject_(std::move(subject)) {}
+
   // A section is declared before its settings; "section.name" is a key of it, a key without a dot stands by itself.
   void section(std::string name, std::string sentence);
 
@@ -126,6 +129,7 @@ class Settings {
 
   bool is_set(const std::string& key) const { return at(key).is_set(); }  // by a file or an override
   std::string text(const std::string& key) const { return at(key).text(); }
+  std::string location(const std::string& key) const { return at(key).location(); }
   std::vector<std::string> keys() const;
 
   std::string resolved_yaml() const;  // every setting; reads back as exactly the same values
@@ -152,6 +156,7 @@ class Settings {
   std::string names_in(const std::string& section) const;
   std::string suggestion(const std::string& key) const;
 
+  std::string subject_;
   std::deque<Setting> settings_;              // a deque, so that growing it moves no setting
   std::unique_ptr<int64_t> present_version_;  // where there is one: the field of the setting `version`
   std::vector<Section> sections_;

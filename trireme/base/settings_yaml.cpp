@@ -62,7 +62,7 @@ std::string yaml_text(const std::string& text) {
 }  // namespace
 
 void Settings::read_file(const std::filesystem::path& path) {
-  read_text(read_input_text(path, "a configuration file", most_bytes), path.string());
+  read_text(read_input_text(path, fmt::format("a {} file", subject_), most_bytes), path.string());
 }
 
 void Settings::read_text(const std::string& yaml, const std::string& source_name) {
@@ -71,11 +71,11 @@ void Settings::read_text(const std::string& yaml, const std::string& source_name
   Document document{source_name, {}};
   const auto& top = documents[0];
   if (documents.size() > 1) {
-    refuse("{}: holds {} YAML documents, a configuration is one", document.location(line_of(documents[1])),
-           documents.size());
+    refuse("{}: holds {} YAML documents, a {} is one", document.location(line_of(documents[1])), documents.size(),
+           subject_);
   }
   if (!top.IsMap()) {
-    refuse("{}: a configuration is a map of sections, not {}", document.location(line_of(top)), kind_of(top));
+    refuse("{}: a {} is a map of sections, not {}", document.location(line_of(top)), subject_, kind_of(top));
   }
   if (present_version_) check_version(top, document);
   read_map(top, "", document);
@@ -92,9 +92,9 @@ void Settings::check_version(const YAML::Node& top, const Document& document) co
     given.check();
     if (written_for > *present_version_) {
       refuse(
-          "{}: version = {}: made by a newer Trireme than this one, which reads configurations up to version {}: "
+          "{}: version = {}: made by a newer Trireme than this one, which reads {}s up to version {}: "
           "use the newer program",
-          location, written_for, *present_version_);
+          location, written_for, subject_, *present_version_);
     }
   }
 }

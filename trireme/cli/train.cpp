@@ -23,7 +23,7 @@ struct TrainOptions {
   int ranks = 0, hosts = 0;
   uint64_t memory_bytes = 0;
   bool resume = false, dry_run = false, json = false, help_config = false, markdown = false, threads = false;
-  std::string from;
+  std::string from, plan;
 };
 
 struct Request {
@@ -67,8 +67,15 @@ Request read(const TrainOptions& options) {
   check_configurations(files);
   if (!options.from.empty()) check_run_dir(options.from, overrides);
   if (!files.empty()) request.run.name = files.front().stem().string();
-  request.config = load_config(files, overrides);
+  if (!options.plan.empty()) request.run.plan = read_plan(options.plan);
+  request.config = load_config(files, overrides, request.run.plan ? &*request.run.plan : nullptr);
   return request;
+}
+
+// Ranks to start here.
+int ranks_of(const TrainOptions& options, const Request& request) {
+  if (options.ranks > 0) return options.ranks;
+  return request.run.plan ? static_cast<int>(request.run.plan->made_for.ranks) : 1;
 }
 
 int train_here(const TrainOptions& options, const Surroundings& around) {
@@ -87,7 +94,7 @@ int train_here(const TrainOptions& options, const Surroundings& around) {
   };
   if (options.threads) {
     RunResult result;
-    World::run_threads(std::max(1, options.ranks), [&](World& world) {
+    World::run_threads(ranks_of(options, request), [&](World& world) {
       const auto mine = train(request.config, world, request.run);
       if (world.rank() == 0) result = mine;
     });
@@ -131,17 +138,18 @@ int run_train(const TrainOptions& options) {
   }
   const auto request = read(options);  // refuse bad input before any rank is started
   if (options.hosts > 0) {
-    std::cout << describe_run(request.config, options.ranks > 0 ? options.ranks : options.hosts,
+    const bool given = options.ranks > 0 || request.run.plan;
+    std::cout << describe_run(request.config, given ? ranks_of(options, request) : options.hosts, request.run,
                               OtherHosts{options.hosts, static_cast<int64_t>(options.memory_bytes)});
     return 0;
   }
-  const int ranks = std::max(1, options.ranks);
+  const int ranks = ranks_of(options, request);
   if (options.dry_run) {
     std::cout << describe_run(request.config, ranks, request.run);
     return 0;
   }
   if (ranks == 1 || options.threads) return train_here(options, around);
-  check_run(request.config, ranks);
+  check_run(request.config, ranks, request.run);
   if (ranks > usable_cores() && request.config.train.device == DeviceKind::cpu) {
     log::info("{} ranks share {}: they will take turns", ranks, counted(usable_cores(), "core"));
   }
@@ -164,11 +172,14 @@ void add_train(CLI::App& program, Action& chosen) {
   command->add_option("config", options->words, "Configuration files (later ones win) and key=value overrides");
   command
       ->add_option("--ranks", options->ranks,
-                   "Ranks to start on this host (default 1; not under mpirun, srun or torchrun)")
+                   "Ranks to start on this host (default 1, or the plan's; not under mpirun, srun or torchrun)")
       ->check(at_least(1));
   command->add_flag("--resume", options->resume,
                     "Continue the newest run of this configuration from its newest checkpoint");
   takes_path(command->add_option("--from", options->from, "Continue this run (its folder) or this checkpoint"));
+  takes_path(command->add_option(
+      "--plan", options->plan,
+      "Split the work as this plan says (plan.yaml of a run's folder); wins over configuration files"));
   command->add_flag("--threads", options->threads, "Make the ranks threads of one process");
   command->add_flag("--dry-run", options->dry_run, "Check everything and say what the run would be, without training");
   auto* hosts = command

@@ -21,6 +21,8 @@ struct ActionTable {
   std::vector<ActionList> rows;  // by stage; B is there as a backward pass, followed at once by its weights' gradients
                                  // where other rows or cells split them
 
+  bool operator==(const ActionTable&) const = default;
+
   // Of a rank; refuses a place that the table is not made for.
   const ActionList& actions_of(const StagePlace& place) const;
 };

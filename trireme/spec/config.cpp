@@ -3,8 +3,9 @@
 #include "trireme/base/error.h"
 #include "trireme/base/paths.h"
 #include "trireme/spec/config_paths.h"
-#include "trireme/spec/source_model.h"
 #include "trireme/spec/parallel_settings.h"
+#include "trireme/spec/plan_file.h"
+#include "trireme/spec/source_model.h"
 #include "trireme/spec/sync_settings.h"
 
 namespace trireme {
@@ -141,9 +142,7 @@ void describe_train(Settings& settings, TrainConfig& train) {
   settings.section("train", "How long, how much at once, and on what.");
   settings.add("train.steps", train.steps, "Updates of the parameters in the whole run.").unit("steps").at_least(1);
   settings.add("train.batch", train.batch, "Samples of one step over all ranks.").unit("samples").at_least(1);
-  settings.add("train.microbatch", train.microbatch, "Samples that a rank takes at once; 0 = its whole share.")
-      .unit("samples")
-      .at_least(0);
+  describe_microbatch(settings, train);
   settings.add_choice("train.precision", train.precision,
                       {{"fp64", Precision::fp64}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
                       "Floating-point format of the forward and backward pass.");
@@ -276,7 +275,8 @@ Settings describe(RunConfig& config) {
   describe_train(settings, config.train);
   describe_distillation(settings, config.distill);
   describe_optimizer(settings, config.optimizer);
-  describe_parallel(settings, config.parallel, config.memory);
+  describe_parallel(settings, config.parallel);
+  describe_memory(settings, config.memory);
   describe_sync(settings, config.sync);
   describe_communication(settings, config.comm, config.trial);
   describe_run(settings, config.checkpoint, config.watchdog, config.log);
@@ -359,15 +359,18 @@ void expand_paths(RunConfig& config) {
   expand("parallel.schedule_file", config.parallel.options.file);
 }
 
-RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides) {
+RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides,
+                      const PlanFile* plan) {
   RunConfig config;
   Settings settings = describe(config);
   for (const auto& file : files) settings.read_file(file);
+  if (plan) take_decisions(*plan, settings);
   for (const auto& assignment : overrides) settings.override_with(assignment);
   expand_paths(config);
   if (!config.model.from.empty()) adopt_source_model(config, settings);
   settings.check();
   check(config, settings);
+  if (plan) check_decisions(*plan, config, settings);
   return config;
 }
 

@@ -146,6 +146,8 @@ struct CodecConfig {
   double bound = 1e-3;                         // bound: the largest error of an element,
   BoundKind bound_kind = BoundKind::absolute;  // itself, or as a share of the element
   bool feedback = true;                        // what was lost is added to what is said next
+
+  bool operator==(const CodecConfig&) const = default;
 };
 
 struct SyncConfig {
@@ -164,6 +166,8 @@ struct SyncConfig {
   int64_t servers = 0;
   double elasticity = 0.2;
   GossipGraph graph = GossipGraph::exponential;
+
+  bool operator==(const SyncConfig&) const = default;
 };
 
 // Whether a rank goes on without waiting, in every step, for what all the others did in it.
@@ -230,7 +234,10 @@ std::string resolved_yaml(const RunConfig& config);
 // Refuses values that are each within their bounds but do not go together; `settings` says where they came from.
 void check(const RunConfig& config, const Settings& settings);
 
-// Defaults, then the files in their order, then the "key=value" overrides; all of it checked.
-RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides);
+struct PlanFile;
+
+// Defaults, then the files in their order, then what a plan decides, then the "key=value" overrides; all of it checked.
+RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides,
+                      const PlanFile* plan = nullptr);
 
 }  // namespace trireme

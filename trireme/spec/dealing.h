@@ -23,9 +23,14 @@ class Dealing {
     int64_t most = 0;               // samples in a microbatch; 0: a rank's whole share
     std::vector<double> weights{};  // of replicas (parallel.shares)
     bool alike = false;             // all replicas take equally many microbatches
+
+    bool operator==(const Options&) const = default;
   };
 
   Dealing(const Mesh& mesh, int64_t samples, const Options& options);
+
+  bool operator==(const Dealing&) const = default;
+  const Options& options() const { return options_; }
 
   // The microbatches that pass a rank, in its order.
   std::vector<Share> pieces(int rank) const;

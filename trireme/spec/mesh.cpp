@@ -96,6 +96,17 @@ std::vector<int64_t> balanced(const LayerTable& table, const std::vector<int>& s
 
 }  // namespace
 
+void check_cuts(const std::vector<int64_t>& cuts, int64_t layers) {
+  int64_t before = 0;
+  for (const int64_t cut : cuts) {
+    if (cut <= before || cut >= layers) {
+      refuse("parallel.cuts = [{}]: each must be above the one before and below {}, the number of layers",
+             fmt::join(cuts, ", "), layers);
+    }
+    before = cut;
+  }
+}
+
 std::vector<int64_t> part_begins(const LayerTable& table, const ParallelConfig& parallel, const Mesh& mesh) {
   const auto layers = static_cast<int64_t>(table.layers.size());
   const int parts = mesh.parts();
@@ -115,14 +126,9 @@ std::vector<int64_t> part_begins(const LayerTable& table, const ParallelConfig& 
     refuse("parallel.cuts = [{}]: {} parts of the model need {} cuts", fmt::join(parallel.cuts, ", "), parts,
            parts - 1);
   }
+  check_cuts(parallel.cuts, layers);
   std::vector<int64_t> begins{0};
-  for (const int64_t cut : parallel.cuts) {
-    if (cut <= begins.back() || cut >= layers) {
-      refuse("parallel.cuts = [{}]: each must be above the one before and below {}, the number of layers",
-             fmt::join(parallel.cuts, ", "), layers);
-    }
-    begins.push_back(cut);
-  }
+  begins.insert(begins.end(), parallel.cuts.begin(), parallel.cuts.end());
   return begins;
 }
 

@@ -19,6 +19,8 @@ struct Mesh {
   int chunks = 1;
   bool vee = false;
 
+  bool operator==(const Mesh&) const = default;
+
   int replicas(int stage) const {
     return replicas_by_stage.empty() ? 1 : replicas_by_stage[static_cast<size_t>(stage)];
   }
@@ -48,6 +50,9 @@ Mesh make_mesh(const ParallelConfig& parallel, int ranks);
 // A rank's place in a mesh. Of stages with equally many replicas each replica has a pipeline of its own, through which
 // so many microbatches pass in a step; otherwise so many are dealt over the replicas of each stage in turn.
 StagePlace place_of(const Mesh& mesh, int stage, int replica, int microbatches);
+
+// Refuses cuts that leave a part without a layer, or that a model of so many layers does not have.
+void check_cuts(const std::vector<int64_t>& cuts, int64_t layers);
 
 // Where each part of the model begins: layer numbers, the first of them 0. Given cuts are checked; without them the
 // heaviest part (forward and backward work, divided by the replicas that share it) is made as light as it can be.

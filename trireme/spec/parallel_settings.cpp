@@ -16,7 +16,7 @@ std::vector<std::pair<const char*, ScheduleKind>> names_of_schedules() {
 
 }  // namespace
 
-void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfig& memory) {
+void describe_parallel(Settings& settings, ParallelConfig& parallel) {
   settings.section("parallel", "How the work is split over ranks: stages of layers, and replicas of each stage.");
   settings.add("parallel.pipe", parallel.pipe, "Stages that the layers are cut into, each on ranks of its own.")
       .unit("stages")
@@ -63,11 +63,24 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel, MemoryConfi
       .at_least(0)
       .at_most(8)
       .once_a_switch();
-  settings.section("memory", "What a rank may hold.");
+}
+
+void describe_microbatch(Settings& settings, TrainConfig& train) {
+  settings.add("train.microbatch", train.microbatch, "Samples that a rank takes at once; 0 = its whole share.")
+      .unit("samples")
+      .at_least(0);
+}
+
+void describe_activations(Settings& settings, MemoryConfig& memory) {
   settings.add_choice("memory.activations", memory.activations,
                       {{"keep", ActivationKind::keep}, {"recompute", ActivationKind::recompute}},
                       "What a stage keeps of a microbatch until its backward pass: all that this needs, or its inputs "
                       "alone, to compute the rest again.");
+}
+
+void describe_memory(Settings& settings, MemoryConfig& memory) {
+  settings.section("memory", "What a rank may hold.");
+  describe_activations(settings, memory);
   settings
       .add("memory.limit_mb", memory.limit_mb,
            "A run whose ranks would need more than this is refused before the first step; 0 = no limit.")

@@ -25,16 +25,29 @@ Plan::Layers Plan::layers_of(int part, size_t layers) const {
   return {static_cast<size_t>(begins[next - 1]), next < begins.size() ? static_cast<size_t>(begins[next]) : layers};
 }
 
+MadeFor made_for(const RunConfig& config, const LayerTable& table, const Facts& facts) {
+  return {facts.ranks, std::ssize(table.layers), config.train.batch};
+}
+
 Plan make_plan(const RunConfig& config, const LayerTable& table, const Facts& facts) {
   auto parallel = config.parallel;
   auto& options = parallel.options;
-  if (row_of(parallel.schedule).reads_file()) {
+  const auto& row = row_of(parallel.schedule);
+  if (row.reads_file()) {
     options.table = std::make_shared<const ActionTable>(read_action_table(options.file));
   }
   options.frugal = config.memory.activations == ActivationKind::recompute;
   const auto mesh = make_mesh(parallel, facts.ranks);
+  if (row.reads("chunks")) options.chunks = mesh.chunks;
   check_dealing(config, mesh, facts.training_samples);
-  return {mesh, part_begins(table, parallel, mesh), deal_batch(config, mesh), parallel.schedule, options};
+  return {made_for(config, table, facts),
+          mesh,
+          part_begins(table, parallel, mesh),
+          deal_batch(config, mesh),
+          parallel.schedule,
+          options,
+          config.memory.activations,
+          config.sync};
 }
 
 }  // namespace trireme

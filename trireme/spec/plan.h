@@ -23,12 +23,27 @@ struct Facts {
   int64_t training_samples = std::numeric_limits<int64_t>::max();
 };
 
+// What a plan is made for: another run needs another one.
+struct MadeFor {
+  int64_t ranks = 1;
+  int64_t layers = 1;  // of the model
+  int64_t batch = 1;
+
+  bool operator==(const MadeFor&) const = default;
+};
+
+// Written into a run's folder, and read from there (plan_file.h).
 struct Plan {
+  MadeFor made_for;
   Mesh mesh;
   std::vector<int64_t> begins;  // the layer that each part of the model begins with
   Dealing dealing;              // of a training step's batch
   ScheduleKind schedule = ScheduleKind::gpipe;
   ScheduleOptions schedule_options;
+  ActivationKind activations = ActivationKind::keep;  // what is kept of each layer until its backward pass
+  SyncConfig sync;                                    // how replicas are kept together
+
+  bool operator==(const Plan&) const = default;
 
   // Whether the pipeline ends each step before it begins the next.
   bool drains() const { return row_of(schedule).drains; }
@@ -43,6 +58,8 @@ struct Plan {
   };
   Layers layers_of(int part, size_t layers) const;
 };
+
+MadeFor made_for(const RunConfig& config, const LayerTable& table, const Facts& facts);
 
 // Refuses ranks that the configuration cannot use, samples that cannot be dealt to them, and cuts that the model does
 // not have.

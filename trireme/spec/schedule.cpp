@@ -1,6 +1,7 @@
 #include "trireme/spec/schedule.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -122,6 +123,10 @@ std::unique_ptr<Schedule> take_turns(const char* name, const StagePlace& place, 
   return listed(name, one_forward_one_backward_actions(place));
 }
 
+bool same_table(const Options& a, const Options& b) {
+  return a.table == b.table || (a.table && b.table && *a.table == *b.table);
+}
+
 const ActionTable& table_of(const Options& options) {
   if (!options.table) fail("a schedule from a file has not been read yet: make_plan() does");
   return *options.table;
@@ -188,6 +193,13 @@ std::vector<ScheduleRow> make_rows() {
 }
 
 }  // namespace
+
+bool ScheduleOptions::operator==(const ScheduleOptions& other) const {
+  const auto values = [](const ScheduleOptions& o) {
+    return std::tie(o.chunks, o.in_flight, o.deterministic, o.file, o.vertical_sync, o.predict, o.frugal);
+  };
+  return values(*this) == values(other) && same_table(*this, other);
+}
 
 bool ScheduleRow::reads(std::string_view option) const {
   return std::any_of(options.begin(), options.end(), [&](const char* one) { return one == option; });

@@ -151,6 +151,8 @@ struct ScheduleOptions {
   bool vertical_sync = false;                  // all stages see the weights that the first one saw
   double predict = 0;                          // how far ahead a microbatch sees the weights
   bool frugal = false;  // not set by people: a backward pass leaves nothing behind that has to be held
+
+  bool operator==(const ScheduleOptions& other) const;  // tables of the same actions are equal, wherever they lie
 };
 
 // How the parts of the model lie on the ranks (Mesh).

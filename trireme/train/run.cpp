@@ -201,8 +201,11 @@ void check_fits_here(const RunConfig& config, const Dataset& data, const Planned
 }
 
 // Refuses what cannot be.
-Planned planned(const RunConfig& config, const Dataset& data, const LayerTable& table, int ranks) {
-  auto plan = make_plan(config, table, {ranks, data.size()});
+Planned planned(const RunConfig& config, const RunOptions& options, const Dataset& data, const LayerTable& table,
+                int ranks) {
+  const Facts facts{ranks, data.size()};
+  if (options.plan) check_made_for(*options.plan, made_for(config, table, facts));
+  auto plan = make_plan(config, table, facts);
   auto stages = plan_stages(config, table, plan);
   if (!config.distill.from.empty())
     stages.back().teacher_bytes = find_teacher(config, data.vocab()).parameter_bytes(config.train.precision);
@@ -251,7 +254,7 @@ class Run {
     check_same_everywhere(world_, resolved_, *data_.train);
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
     const auto table = table_of(config_, *model);
-    const auto [plan, stages] = planned(config_, *data_.train, table, world_.size());
+    const auto [plan, stages] = planned(config_, options_, *data_.train, table, world_.size());
     check_fits_here(config_, *data_.train, {plan, stages}, ranks_here(world_));
     const auto checkpoint = find_folder(table);
     const auto saved = checkpoint.empty() ? std::nullopt : std::optional(open_checkpoint(checkpoint));
@@ -342,7 +345,7 @@ class Run {
     const int64_t begun_at = trainer.progression().step, known = options_.resume ? begun_at : -1;
     set_aside_checkpoints_after(folder_.path, begun_at);
     folder_.lock->keep();
-    folder_.prepare(resolved_, plan_yaml(config_, stages, world_, trainer));
+    folder_.prepare(resolved_, plan_with_comments(stages, world_, trainer));
     recorder.add_sink(std::make_unique<MetricsFile>(folder_.path / "metrics.jsonl", known));
     if (config_.log.tensorboard) recorder.add_sink(make_tensorboard(folder_.path, known));
     recorder.add_sink(std::make_unique<Progress>(config_.log.every, options_.quiet));
@@ -525,11 +528,11 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
   }
 }
 
-void check_run(const RunConfig& config, int ranks) {
+void check_run(const RunConfig& config, int ranks, const RunOptions& options) {
   if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
   const auto table = table_of(config, data.train->vocab());
-  check_fits_here(config, *data.train, planned(config, *data.train, table, ranks), first_ranks(ranks));
+  check_fits_here(config, *data.train, planned(config, options, *data.train, table, ranks), first_ranks(ranks));
 }
 
 int64_t vocabulary_of(const RunConfig& config) {
@@ -557,7 +560,7 @@ std::string describe_run(const RunConfig& config, int ranks, const RunOptions& o
   const auto data = open_data(config);
   choose_device(config.train.device == DeviceKind::cuda, 0);
   const auto table = table_of(config, data.train->vocab());
-  const auto made = planned(config, *data.train, table, ranks);
+  const auto made = planned(config, options, *data.train, table, ranks);
   check_fits_here(config, *data.train, made, first_ranks(ranks));
   auto text = describe_plan(config, ranks, *data.train, table, made);
   const auto folder = find_run_folder(config, options, RunFolder::Access::look);
@@ -572,10 +575,10 @@ std::string describe_run(const RunConfig& config, int ranks, const RunOptions& o
   return text;
 }
 
-std::string describe_run(const RunConfig& config, int ranks, const OtherHosts& hosts) {
+std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options, const OtherHosts& hosts) {
   const auto data = open_data(config);
   const auto table = table_of(config, data.train->vocab());
-  const auto made = planned(config, *data.train, table, ranks);
+  const auto made = planned(config, options, *data.train, table, ranks);
   auto text = describe_plan(config, ranks, *data.train, table, made);
   const int on_each = (ranks + hosts.count - 1) / hosts.count;
   int64_t most = 0;

@@ -15,6 +15,7 @@
 #include "trireme/nn/model.h"
 #include "trireme/observe/step_report.h"
 #include "trireme/spec/config.h"
+#include "trireme/spec/plan_file.h"
 
 namespace trireme {
 
@@ -29,6 +30,7 @@ struct RunOptions {
   bool resume = false;
   std::filesystem::path resume_from;  // a run's folder or one checkpoint; empty = the newest run of this name
   bool quiet = false;                 // no progress line
+  std::optional<PlanFile> plan;       // whose decisions the configuration has taken; refused if made for another run
   std::function<void(const StepReport&)> after_step;  // called on all ranks
 };
 
@@ -58,7 +60,7 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
                 std::optional<Subject> subject = std::nullopt);
 
 // Refuses what this host can see to be impossible before any rank is started: the data, and ranks without samples.
-void check_run(const RunConfig& config, int ranks);
+void check_run(const RunConfig& config, int ranks, const RunOptions& options = {});
 
 // What a run would be: plan, layers, memory, room for checkpoints. Checks what the run would check, reads the first
 // batch, trains nothing.
@@ -70,7 +72,7 @@ struct OtherHosts {
   int64_t memory_bytes = 0;  // of each, or of its cards together; 0: unknown
 };
 // What a run would be there, and whether each of these hosts could hold its ranks.
-std::string describe_run(const RunConfig& config, int ranks, const OtherHosts& hosts);
+std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options, const OtherHosts& hosts);
 
 // How many threads each of a host's ranks computes with.
 int threads_per_rank(const RunConfig& config, int local_ranks);

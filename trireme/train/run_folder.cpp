@@ -7,6 +7,7 @@
 #include "trireme/base/log.h"
 #include "trireme/base/paths.h"
 #include "trireme/observe/metrics_file.h"
+#include "trireme/spec/plan_file.h"
 
 namespace trireme {
 
@@ -68,6 +69,9 @@ void refuse_changes(const RunConfig& config, const CheckpointInfo& checkpoint) {
   then_settings.read_text(checkpoint.config, (checkpoint.folder / "manifest.json").string());
   for (const auto& key : now_settings.keys()) {
     if (may_change(key) || now_settings.text(key) == then_settings.text(key)) continue;
+    // What sync.codec = auto had chosen is the same codec, by its name.
+    const bool chosen = key == "sync.codec" && then_settings.text(key) == "auto";
+    if (chosen && now_settings.text(key) == checkpoint.codec) continue;
     refuse("{} was {} in the run that {} belongs to and is {} now: resume with the old value, or start a new run", key,
            then_settings.text(key), checkpoint.folder.string(), now_settings.text(key));
   }
@@ -137,29 +141,31 @@ void RunFolder::prepare(const std::string& resolved_config, const std::string& p
   write_atomically(path / "plan.yaml", plan);
 }
 
-std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world,
-                      StageTrainer& trainer) {
-  std::string text = "# How the work is split. Written by the run, for people to read.\n";
-  RunConfig named = config;
-  text += fmt::format("ranks: {}\ntransport: {}\nsync: {}\n", world.size(), world.communicator().transport_name(),
-                      describe(named).text("sync.kind"));
-  text += "shares:  # samples of a step, by rank\n";
+std::string plan_with_comments(const std::vector<StagePlan>& stages, World& world, StageTrainer& trainer) {
+  auto plan = trainer.plan();
+  plan.sync.codec = trainer.codec();  // where it was chosen by what the machine can do
+  std::string text =
+      "# How the work of this run was split. To split another one so, or as you change it here:\n"
+      "#   trireme train CONFIG.yaml --plan plan.yaml\n" +
+      plan_yaml(plan);
+  text += "\n# What follows from that, for people to read.\n";
+  text += fmt::format("# transport: {}\n", world.communicator().transport_name());
+  text += "# shares:  # samples of a step, by rank\n";
   for (int rank = 0; rank < world.size(); ++rank) {
-    const auto& dealing = trainer.plan().dealing;
-    const auto pieces = dealing.pieces(rank);
-    text += fmt::format("  - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, pieces.front().first,
-                        dealing.samples(rank), pieces.size());
+    const auto pieces = plan.dealing.pieces(rank);
+    text += fmt::format("#   - {{rank: {}, first: {}, samples: {}, microbatches: {}}}\n", rank, pieces.front().first,
+                        plan.dealing.samples(rank), pieces.size());
   }
-  text += fmt::format("schedule: {}\nstages:\n", trainer.schedule().name());
+  text += "# stages:\n";
   for (const auto& stage : stages) {
     text += fmt::format(
-        "  - {{stage: {}, replicas: {}, chunks: [{}], layers: {}, parameters: {}, in_flight: {}, bytes: {}}}\n",
+        "#   - {{stage: {}, replicas: {}, chunks: [{}], layers: {}, parameters: {}, in_flight: {}, bytes: {}}}\n",
         stage.stage, stage.replicas, fmt::join(stage.chunks, ", "), stage.layers, stage.parameters, stage.in_flight,
         stage.total_bytes());
   }
-  text += "buckets:  # of the first stage's gradients, in the order in which they are reduced\n";
+  text += "# buckets:  # of the first stage's gradients, in the order in which they are reduced\n";
   for (const auto& bucket : trainer.store().buckets()) {
-    text += fmt::format("  - {{elements: {}, first: {}, last: {}}}\n", bucket.elements,
+    text += fmt::format("#   - {{elements: {}, first: {}, last: {}}}\n", bucket.elements,
                         bucket.parameters.front().parameter->name, bucket.parameters.back().parameter->name);
   }
   return text;

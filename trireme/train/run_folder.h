@@ -33,8 +33,7 @@ struct RunFolder {
   void prepare(const std::string& resolved_config, const std::string& plan) const;
 };
 
-// The plan of a run, as a person reads it: ranks, shares, microbatches, buckets.
-std::string plan_yaml(const RunConfig& config, const std::vector<StagePlan>& stages, World& world,
-                      StageTrainer& trainer);
+// The plan of a run, and as comments what follows from it for each rank: shares, stages, buckets.
+std::string plan_with_comments(const std::vector<StagePlan>& stages, World& world, StageTrainer& trainer);
 
 }  // namespace trireme
