@@ -44,6 +44,9 @@ struct Pass {
   // Called before each layer of the model that is passed: its parameters may still be on their way.
   const std::function<void(size_t layer)>* before_layer = nullptr;
   const GatherReplicas* replicas = nullptr;  // set where other replicas have samples of the same microbatch
+  size_t recomputed = 0;  // so many layers, the model's first, keep their inputs alone: see recompute.h
+  // Called when such a layer has been computed again, before its backward pass.
+  const std::function<void()>* computed_again = nullptr;
 };
 
 // What a layer is made of: its row of the model's table, and its parameters and buffers.

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "trireme/base/error.h"
+#include "trireme/nn/recompute.h"
 #include "trireme/spec/models/models.h"
 
 namespace trireme {
@@ -51,7 +52,7 @@ at::Tensor Model::forward(const at::Tensor& input, const Pass& pass, size_t firs
       if (skips[k].to == first + i) x = x + skipped[k];
     }
     if (pass.before_layer) (*pass.before_layer)(i);
-    x = layers[i]->forward(x, pass);
+    x = first + i < pass.recomputed ? recomputed(layers[i], x, pass) : layers[i]->forward(x, pass);
     for (size_t k = 0; k < skips.size(); ++k) {
       if (skips[k].from == first + i) skipped[k] = x;
     }
@@ -88,6 +89,7 @@ LayerTable Model::table(int64_t element_bytes) const {
   LayerTable table;
   table.element_bytes = element_bytes;
   table.skips = skips;
+  table.input = input;
   std::unordered_map<const Parameter*, size_t> numbers;
   for (const auto& layer : layers) {
     auto& row = table.layers.emplace_back(layer->spec());
@@ -187,6 +189,7 @@ std::unique_ptr<Model> build_model(const ModelConfig& config, int64_t vocab) {
   auto model = std::make_unique<Model>();
   model->layers = build_layers(make_parts(table), config);
   model->skips = table.skips;
+  model->input = table.input;
   return model;
 }
 

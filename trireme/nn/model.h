@@ -18,6 +18,7 @@ class Model {
  public:
   std::vector<std::shared_ptr<Layer>> layers;  // shared with the parts that a model is cut into
   std::vector<Skip> skips;
+  int64_t input = 0;  // elements of a sample; 0: unknown
   // Of the output and the targets: the sum over all items of the batch.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)> loss = cross_entropy_sum;
 

@@ -74,6 +74,7 @@ struct LayerTable {
   std::vector<LayerSpec> layers;
   std::vector<ParameterSpec> weights;  // every parameter once, in the order of first use
   std::vector<Skip> skips;
+  int64_t input = 0;               // elements of a sample, as the first layer takes it
   int64_t element_bytes = 4;       // of parameters and activations
 
   // Each works on the last layer. A parameter of one dim is a vector unless it is said otherwise.

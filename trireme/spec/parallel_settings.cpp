@@ -74,7 +74,7 @@ void describe_microbatch(Settings& settings, TrainConfig& train) {
 void describe_activations(Settings& settings, MemoryConfig& memory) {
   settings.add_choice("memory.activations", memory.activations,
                       {{"keep", ActivationKind::keep}, {"recompute", ActivationKind::recompute}},
-                      "What a stage keeps of a microbatch until its backward pass: all that this needs, or its inputs "
+                      "What a layer keeps of a microbatch until its backward pass: all that this needs, or its input "
                       "alone, to compute the rest again.");
 }
 

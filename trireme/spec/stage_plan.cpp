@@ -54,7 +54,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     plan.microbatch = whole.dealing.largest();
     const auto schedule = whole.schedule_at(place_of(mesh, s, 0, microbatches));
     plan.in_flight = schedule->in_flight();
-    int64_t frozen = 0, tied = 0;
+    int64_t frozen = 0, tied = 0, again = 0;  // what one layer keeps while it is computed again
     std::vector<int64_t> activations;  // by chunk
     for (int chunk = 0; chunk < mesh.chunks; ++chunk) {
       const auto [begin, end] = whole.layers_of(mesh.part_of(s, chunk), table.layers.size());
@@ -68,8 +68,16 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
         if (mesh.stage_of_part(0) != s) tied += layer.tied;
         plan.parameters += layer.parameters;
         plan.flops += layer.forward_flops + layer.backward_flops;
-        activations.back() += layer.activations;
+        // Of the model's last layer all is kept: its backward pass follows at once.
+        const bool recomputed = whole.activations == ActivationKind::recompute && i + 1 < table.layers.size();
+        activations.back() += !recomputed ? layer.activations : i == 0 ? table.input : table.layers[i - 1].output;
+        if (recomputed) again = std::max(again, layer.activations + layer.output);  // beside the gradient of its output
         frozen += layer.frozen;
+      }
+      if (end < table.layers.size()) {
+        activations.back() += table.layers[end - 1].output;  // handed on, and there until its gradient comes back
+      } else {
+        again = std::max<int64_t>(0, again - table.layers.back().activations);  // which are gone by then
       }
     }
     plan.parameters += tied;
@@ -88,7 +96,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     const int64_t aside = row_of(whole.schedule).changes_once ? tied : 0;
     plan.gradient_bytes = (trained + aside) * master;
     plan.optimizer_bytes = trained * master * moments_of(config.optimizer);
-    plan.activation_bytes = most_held(*schedule, activations) * value * plan.microbatch;
+    plan.activation_bytes = (most_held(*schedule, activations) + again) * value * plan.microbatch;
     stages.push_back(plan);
   }
   return stages;

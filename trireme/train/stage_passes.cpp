@@ -102,6 +102,9 @@ Pass StageTrainer::pass_of(const Chunk& chunk, const Flight& flight) const {
   pass.documents = documents_of(flight.data.starts);
   if (chunk.before_layer) pass.before_layer = &chunk.before_layer;
   if (replicas_) pass.replicas = &replicas_;
+  // The backward pass of the model's last layer follows at once: it has nothing to gain.
+  if (plan_.activations == ActivationKind::recompute) pass.recomputed = static_cast<size_t>(model_layers_) - 1;
+  pass.computed_again = &note_peak_;
   return pass;
 }
 
@@ -157,16 +160,10 @@ void StageTrainer::forward(size_t c, size_t m) {
   for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   if (deals_statistics()) remember_dealt(chunk, flight.step * numbers_ + number_of(in_step(activation, m)));
-  if (!recomputes()) {
-    compute(chunk, flight);
-  } else if (!stage.last()) {  // whose backward pass follows at once
-    c10::NoGradGuard no_grad;
-    compute(chunk, flight);
-  }
+  compute(chunk, flight);
   count();
   for (size_t i = 0; i < flight.outputs.size(); ++i)
     hand_on(activation, stage.outgoing()[i], m, flight.outputs[i].detach());
-  if (recomputes()) flight.outputs.clear();
   finish_pass();
 }
 
@@ -186,15 +183,8 @@ void StageTrainer::compute(const Chunk& chunk, Flight& flight) {
   flight.outputs.clear();
 }
 
-// For the backward pass of a flight of which the inputs alone were kept. What layers remember was taken in before.
-void StageTrainer::compute_again(const Chunk& chunk, Flight& flight) {
-  if (chunk.stage->last()) return compute(chunk, flight);
-  std::vector<at::Tensor> remembered;
-  const auto buffers = chunk.stage->model().buffers();
-  for (const auto& buffer : buffers) remembered.push_back(buffer->value.clone());
-  compute(chunk, flight);
-  c10::NoGradGuard no_grad;
-  for (size_t i = 0; i < buffers.size(); ++i) buffers[i]->value.copy_(remembered[i]);
+void StageTrainer::note_peak() {
+  most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_ + counted_bytes() - backward_began_bytes_);
 }
 
 void StageTrainer::backward(size_t c, size_t m) {
@@ -209,7 +199,7 @@ void StageTrainer::backward(size_t c, size_t m) {
   } else if (backwards_++ == 0) {
     sync_->begin_step(own_step_, static_cast<int64_t>(pieces_.size()), sends_);
   }
-  if (recomputes()) compute_again(chunk, flight);
+  backward_began_bytes_ = counted_bytes();
   GradientSync::begin_pass(chunk.parameters);
   if (stage.last()) {
     // The loss is the mean over what is learnt of the global batch: every target weighs the same, whoever has it.

@@ -92,7 +92,9 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   store_->account(world.recorder().memory());
   for (auto& chunk : chunks_) {
     // Nobody waits for what the first part gives back: its weights' gradients are put off only where the schedule does.
-    if (chunk.stage->first() && !schedule_->splits()) continue;
+    // And what is put off keeps what was computed again.
+    const bool again = plan_.activations == ActivationKind::recompute;
+    if ((chunk.stage->first() || again) && !schedule_->splits()) continue;
     for (const auto& parameter : chunk.parameters) parameter->gradient.deferred = &weight_gradients_;
   }
   if (is_loose(config.sync.kind)) open_loose();

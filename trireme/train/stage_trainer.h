@@ -254,8 +254,7 @@ class StageTrainer {
   void backward(size_t chunk, size_t microbatch);
   void compute_weights(size_t chunk, size_t microbatch, int32_t slice);
   void compute(const Chunk& chunk, Flight& flight);
-  void compute_again(const Chunk& chunk, Flight& flight);
-  bool recomputes() const { return config_.memory.activations == ActivationKind::recompute; }
+  void note_peak();
   void release(Flight& flight);
   void evaluate_one(size_t chunk, size_t microbatch);
   void finish_pass();
@@ -356,6 +355,8 @@ class StageTrainer {
   double last_reduce_idle_s_ = 0, step_begun_s_ = 0;
   double awaited_s_ = 0;  // parameters that were on their way, in this step
   int64_t kept_bytes_ = 0, most_kept_bytes_ = 0, largest_flight_bytes_ = 0;
+  int64_t backward_began_bytes_ = 0;  // counted then: what is computed again comes on top of what was kept
+  const std::function<void()> note_peak_ = [this] { note_peak(); };
   bool update_ = true;
 };
 

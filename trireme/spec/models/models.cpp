@@ -76,6 +76,9 @@ void check_size(const LayerTable& table) {
 
 LayerTable model_table(const ModelConfig& config, int64_t vocab, int64_t element_bytes) {
   LayerTable table;
+  table.input = reads_tokens(config.kind)     ? config.context
+                : takes_images(config.kind) ? config.channels * config.image * config.image
+                                            : config.inputs;
   table.element_bytes = element_bytes;
   describe_layers(table, config, config.vocab > 0 ? config.vocab : vocab);
   check_size(table);
