@@ -118,6 +118,31 @@ TEST(Trainer, SharesTheStatisticsOfBatchNorms) {
   }
 }
 
+// Modules of others draw from torch's generator, change their input, and remember: none of it twice.
+TEST(Trainer, ComputesModulesAgainAsTheyWere) {
+  for (const bool drops : {true, false}) {
+    const auto make = [&] {
+      std::lock_guard lock(making);
+      torch::manual_seed(2);
+      torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)),
+                                torch::nn::BatchNorm2d(4), torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)));
+      if (drops) net->push_back(torch::nn::Dropout(0.5));
+      net->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 8, 3).stride(2)));
+      net->push_back(torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(8).affine(false)));
+      net->push_back(torch::nn::Tanh());
+      net->push_back(torch::nn::Flatten());
+      net->push_back(torch::nn::Linear(72, 5));
+      return net;
+    };
+    for (const int ranks : drops ? std::vector{1} : std::vector{1, 2}) {  // threads share the generator
+      const auto kept = run(ranks, {"train.microbatch=4"}, "kept", make);
+      const auto again = run(ranks, {"train.microbatch=4", "memory.activations=recompute"}, "again", make);
+      EXPECT_EQ(again.losses, kept.losses) << ranks << " ranks" << (drops ? ", dropout" : "");
+      EXPECT_EQ(again.result.eval_loss, kept.result.eval_loss);
+    }
+  }
+}
+
 TEST(Trainer, GoesOnFromACheckpointOnOtherStages) {
   const auto whole = run(2, {"parallel.pipe=2", "train.microbatch=4"}, "resumed").losses;
   const auto rest =

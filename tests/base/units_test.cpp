@@ -48,5 +48,19 @@ TEST(UnitsTest, SecondsFromMicrosecondsToDays) {
   EXPECT_EQ(human_seconds(200000), "2 d 7 h");
 }
 
+TEST(Units, BytesAreReadWithTheirUnit) {
+  EXPECT_EQ(bytes_from("80GiB"), int64_t{80} << 30);
+  EXPECT_EQ(bytes_from("80 GiB"), int64_t{80} << 30);
+  EXPECT_EQ(bytes_from("1.5GB"), 1'500'000'000);
+  EXPECT_EQ(bytes_from("512kB"), 512'000);
+  EXPECT_EQ(bytes_from("512KiB"), 512 * 1024);
+  EXPECT_EQ(bytes_from("2TB"), 2'000'000'000'000);
+  EXPECT_EQ(bytes_from("7B"), 7);
+  for (const auto* wrong : {"", "80", "-1", "-5GB", "0GB", "GB", "80G", "80GiBs", "plenty", "99999999999999999999GB",
+                            "1e999GB", "nanGB", "80 GB "}) {
+    EXPECT_EQ(bytes_from(wrong), std::nullopt) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -57,9 +57,19 @@ INSTANTIATE_TEST_SUITE_P(Models, Recompute,
 
 // Counted while it runs, held against what was said before the first step; on one stage, and on each of two.
 TEST(RecomputedBytes, AreThoseOfThePlan) {
-  for (const auto* model : {"gpt", "llama"}) {
-    for (const int stages : {1, 2}) {
+  struct Case {
+    const char* model;
+    int stages;
+    ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
+    double within = 0.05, most = 0.4;
+  };
+  // What a zero-bubble schedule puts off keeps what was computed again: there is little to gain.
+  for (const auto& [model, stages, schedule, within, most] :
+       {Case{"gpt", 1}, Case{"llama", 1}, Case{"gpt", 2}, Case{"llama", 2}, Case{"gpt", 2, ScheduleKind::gpipe},
+        Case{"gpt", 2, ScheduleKind::interleaved, 0.2, 0.6}, Case{"gpt", 2, ScheduleKind::zero_bubble, 0.25, 1.1}}) {
+    {
       auto config = configuration(model);
+      config.parallel.schedule = schedule;
       config.model.layers = 12;
       config.model.width = 64;
       config.model.hidden = std::string(model) == "llama" ? 192 : 0;
@@ -79,12 +89,14 @@ TEST(RecomputedBytes, AreThoseOfThePlan) {
           if (step == 1) return;
           const auto rank = static_cast<size_t>(world.rank());
           held[kept][rank] = trainer.activation_bytes();
-          EXPECT_NEAR(static_cast<double>(held[kept][rank]) / static_cast<double>(plan[rank].activation_bytes), 1, 0.05)
-              << model << ", stage " << rank << " of " << stages << (kept == ActivationKind::keep ? ", kept" : ", again");
+          EXPECT_NEAR(static_cast<double>(held[kept][rank]) / static_cast<double>(plan[rank].activation_bytes), 1, within)
+              << model << ", stage " << rank << " of " << stages << ", schedule " << static_cast<int>(schedule)
+              << (kept == ActivationKind::keep ? ", kept" : ", again");
         });
       }
       for (size_t rank = 0; rank < held[ActivationKind::keep].size(); ++rank)
-        EXPECT_LT(held[ActivationKind::recompute][rank], held[ActivationKind::keep][rank] * 0.4) << rank;
+        EXPECT_LT(static_cast<double>(held[ActivationKind::recompute][rank]), static_cast<double>(held[ActivationKind::keep][rank]) * most)
+            << model << ", rank " << rank;
     }
   }
 }

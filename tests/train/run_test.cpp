@@ -142,6 +142,27 @@ TEST_F(Run, ResumesAsIfNothingHadHappened) {
   }
 }
 
+// What ranks told each other before a run was interrupted is gone: the first loss is not told from nothing.
+TEST_F(Run, TellsTheLossFromTheFirstStepAfterAResume) {
+  for (const auto kind : {SyncKind::stale, SyncKind::gossip, SyncKind::elastic, SyncKind::server, SyncKind::local,
+                          SyncKind::eager}) {
+    auto config = config_in("run");
+    config.sync.kind = kind;
+    config.train.batch = 8;
+    config.train.steps = 5;
+    fs::remove_all(folder / "run");
+    run_whole(config, {}, 2);
+    config.train.steps = 9;
+    run_whole(config, resume(), 2);
+    std::vector<double> losses;
+    for (const auto& line : lines_of(folder / "run/metrics.jsonl")) {
+      if (line.contains("loss")) losses.push_back(line.at("loss"));
+    }
+    ASSERT_GE(losses.size(), 6u);
+    for (const double loss : losses) EXPECT_NEAR(loss / losses.front(), 1, 0.4) << static_cast<int>(kind);
+  }
+}
+
 // On other ranks and with other buckets a resumed run ends where the whole one did, but for rounding.
 TEST_F(Run, ResumesOnOtherRanks) {
   auto config = config_in("run");

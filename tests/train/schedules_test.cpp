@@ -328,7 +328,7 @@ TEST(Schedules, HoldTheBytesThatTheFormulasSay) {
   }
 }
 
-// A stage that keeps its inputs alone: the same numbers, dropout and running statistics included, and fewer bytes.
+// Layers that keep their inputs alone: the same numbers, dropout and running statistics included, and fewer bytes.
 TEST(Schedules, WhatIsComputedAgainIsTheSame) {
   for (const auto* model : {"gpt", "resnet18"}) {
     for (const auto schedule : {f1b1, zero_bubble, interleaved}) {

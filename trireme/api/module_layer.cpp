@@ -65,6 +65,7 @@ ParameterList adopt_parameters(const torch::nn::Module& module, const std::strin
     auto parameter = std::make_shared<Parameter>();
     parameter->name = prefix + item.key();
     parameter->value = item.value();
+    parameter->shape = parameter->value.sizes().vec();
     parameter->initial = Initial::given();
     parameter->optional = true;
     torch::autograd::impl::set_post_acc_grad_hooks(parameter->value, std::make_unique<ToSlot>(parameter, adoption));
@@ -119,6 +120,7 @@ at::Tensor ModuleLayer::measure(const at::Tensor& sample) {
 std::unique_ptr<Model> model_of(const std::vector<torch::nn::AnyModule>& modules, const at::Tensor& sample) {
   if (modules.empty()) refuse("a model needs at least one module");
   auto model = std::make_unique<Model>();
+  model->input = sample.numel();
   auto x = sample;
   for (size_t i = 0; i < modules.size(); ++i) {
     auto layer = std::make_unique<ModuleLayer>(std::to_string(i), modules[i]);

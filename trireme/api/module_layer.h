@@ -38,6 +38,7 @@ class ModuleLayer final : public Layer {
   ModuleLayer(std::string name, torch::nn::AnyModule module);
 
   at::Tensor forward(const at::Tensor& input, const Pass& pass) override;
+  bool is_pure() const override { return false; }
 
   // Runs a sample (a batch of one) through and counts what it costs; returns what the next layer gets.
   at::Tensor measure(const at::Tensor& sample);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 
 namespace trireme {
 namespace {
@@ -22,6 +24,31 @@ std::string scaled(double value, const std::array<const char*, 6>& suffixes) {
 }  // namespace
 
 std::string human_bytes(double bytes) { return scaled(bytes, {"B", "kB", "MB", "GB", "TB", "PB"}); }
+
+std::optional<int64_t> bytes_from(const std::string& text) {
+  size_t digits = 0;
+  double number = 0;
+  try {
+    if (text.empty() || !std::isdigit(static_cast<unsigned char>(text.front()))) return std::nullopt;
+    number = std::stod(text, &digits);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  auto unit = text.substr(digits);
+  if (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
+  double factor = 1;
+  const std::string prefixes = "kMGTP";
+  const auto place = unit.empty() ? std::string::npos : prefixes.find(unit.front() == 'K' ? 'k' : unit.front());
+  if (place != std::string::npos) {
+    unit.erase(0, 1);
+    const bool binary = !unit.empty() && unit.front() == 'i';
+    if (binary) unit.erase(0, 1);
+    factor = std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(place + 1));
+  }
+  const double bytes = number * factor;
+  if (unit != "B" || !(bytes >= 1) || bytes > 9e18) return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
 
 std::string human_count(double count) {
   auto text = scaled(count, {"", "k", "M", "G", "T", "P"});

@@ -35,6 +35,7 @@ CLI::Validator at_least(double lowest) {
 
 CLI::Option* takes_path(CLI::Option* option) {
   const auto expand = [](std::string& text) {
+    if (text.empty()) return std::string("names nothing");
     text = expand_home(text).string();
     return std::string();
   };

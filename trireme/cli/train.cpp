@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/base/paths.h"
+#include "trireme/base/units.h"
 #include "trireme/base/words.h"
 #include "trireme/cli/command.h"
 #include "trireme/comm/core_sharing.h"
@@ -21,9 +22,8 @@ namespace {
 struct TrainOptions {
   std::vector<std::string> words;
   int ranks = 0, hosts = 0;
-  uint64_t memory_bytes = 0;
   bool resume = false, dry_run = false, json = false, help_config = false, markdown = false, threads = false;
-  std::string from, plan;
+  std::string from, plan, memory;
 };
 
 struct Request {
@@ -111,6 +111,16 @@ int train_here(const TrainOptions& options, const Surroundings& around) {
   return result.stopped_by == 0 ? 0 : 128 + result.stopped_by;
 }
 
+// A run on other hosts has nothing to do with who started this process.
+void describe_elsewhere(const TrainOptions& options) {
+  const auto memory = options.memory.empty() ? 0 : bytes_from(options.memory);
+  if (!memory) refuse("--memory {}: give a size with its unit, such as 80GiB or 512MB", options.memory);
+  const auto request = read(options);
+  const bool given = options.ranks > 0 || request.run.plan;
+  std::cout << describe_run(request.config, given ? ranks_of(options, request) : options.hosts, request.run,
+                            OtherHosts{options.hosts, *memory});
+}
+
 int run_train(const TrainOptions& options) {
   if (options.help_config || options.markdown) {
     RunConfig config;
@@ -122,7 +132,13 @@ int run_train(const TrainOptions& options) {
     return 0;
   }
   const auto around = look_around();
+  if (options.hosts > 0) {
+    if (around.rank == 0) describe_elsewhere(options);
+    return 0;
+  }
   if (around.launcher != Launcher::nobody) {
+    if (options.threads)
+      refuse("--threads makes all ranks of a run in one process, but {}: leave --threads out", around.describe());
     if (options.ranks > 0 && options.ranks != around.size) {
       refuse("--ranks {}, but {}: leave --ranks out", options.ranks, around.describe());
     }
@@ -137,12 +153,6 @@ int run_train(const TrainOptions& options) {
     return train_here(options, around);
   }
   const auto request = read(options);  // refuse bad input before any rank is started
-  if (options.hosts > 0) {
-    const bool given = options.ranks > 0 || request.run.plan;
-    std::cout << describe_run(request.config, given ? ranks_of(options, request) : options.hosts, request.run,
-                              OtherHosts{options.hosts, static_cast<int64_t>(options.memory_bytes)});
-    return 0;
-  }
   const int ranks = ranks_of(options, request);
   if (options.dry_run) {
     std::cout << describe_run(request.config, ranks, request.run);
@@ -188,9 +198,8 @@ void add_train(CLI::App& program, Action& chosen) {
                     ->check(at_least(1))
                     ->needs("--dry-run");
   command
-      ->add_option("--memory", options->memory_bytes,
-                   "What each of these hosts, or its cards together, can hold, such as 80GiB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->add_option("--memory", options->memory,
+                   "What each of these hosts can hold, or on cards each card, such as 80GiB")
       ->needs(hosts);
   command->add_flag("--json", options->json, "Print the result as one JSON object, and no progress");
   command->add_flag("--help-config", options->help_config,

@@ -62,6 +62,8 @@ class Layer {
   virtual ~Layer() = default;
 
   virtual at::Tensor forward(const at::Tensor& input, const Pass& pass) = 0;
+  // Whether it leaves its input as it is, and draws nothing from torch's generators: those of others may do both.
+  virtual bool is_pure() const { return true; }
 
   const std::string& name() const { return parts_.spec.name; }
   const LayerSpec& spec() const { return parts_.spec; }

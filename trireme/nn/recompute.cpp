@@ -6,6 +6,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
 
 namespace trireme {
 
@@ -15,14 +18,39 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
+// The states of the generators that a forward pass on a device may draw from.
+class Generators {
+ public:
+  explicit Generators(at::Device device) {
+    keep(at::kCPU);
+    if (!device.is_cpu()) keep(device);
+  }
+  void restore() const {
+    for (const auto& [device, state] : states_) {
+      auto generator = at::globalContext().defaultGenerator(device);
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+
+ private:
+  void keep(at::Device device) {
+    auto generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    states_.emplace_back(device, generator.get_state());
+  }
+  std::vector<std::pair<at::Device, at::Tensor>> states_;
+};
+
 struct Holder : torch::CustomClassHolder {
   Holder(std::shared_ptr<Layer> layer, Pass pass) : layer(std::move(layer)), pass(std::move(pass)) {}
   const std::shared_ptr<Layer> layer;
   const Pass pass;
-  std::vector<at::Tensor> gathered;  // from the replicas, in the forward pass
+  std::vector<at::Tensor> gathered;      // from the replicas, in the forward pass
+  std::optional<Generators> generators;  // before it, of a layer that may draw from them
 };
 
-// Puts back what a layer remembers.
+// Puts back what a layer remembers, when the backward pass has read what the forward pass left there.
 class Remembered {
  public:
   explicit Remembered(const Layer& layer) : buffers_(layer.buffers()) {
@@ -47,11 +75,13 @@ struct RecomputedFunction : Function<RecomputedFunction> {
     context->save_for_backward({input});
     context->saved_data["holder"] = c10::IValue::make_capsule(holder);
     auto pass = holder->pass;
-    const GatherReplicas noted = [&](const at::Tensor& given) {
+    const GatherReplicas recording = [&](const at::Tensor& given) {
       return holder->gathered.emplace_back((*holder->pass.replicas)(given));
     };
-    if (pass.replicas) pass.replicas = &noted;
-    return holder->layer->forward(input, pass);
+    if (pass.replicas) pass.replicas = &recording;
+    if (holder->layer->is_pure()) return holder->layer->forward(input, pass);
+    holder->generators.emplace(input.device());
+    return holder->layer->forward(input.clone(), pass);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -60,16 +90,23 @@ struct RecomputedFunction : Function<RecomputedFunction> {
     const auto input = saved.detach().requires_grad_(saved.requires_grad());
     auto pass = holder->pass;
     pass.before_layer = nullptr;
-    size_t told = 0;
-    const GatherReplicas known = [&](const at::Tensor& given) {  // then what the backward pass asks
-      return told < holder->gathered.size() ? holder->gathered[told++] : (*holder->pass.replicas)(given);
+    size_t replayed = 0;
+    const GatherReplicas replaying = [&](const at::Tensor& given) {  // then what the backward pass asks
+      return replayed < holder->gathered.size() ? holder->gathered[replayed++] : (*holder->pass.replicas)(given);
     };
-    if (pass.replicas) pass.replicas = &known;
+    if (pass.replicas) pass.replicas = &replaying;
+    const Remembered unchanged(*holder->layer);
     at::Tensor output;
     {
       const c10::AutoGradMode with_gradients(true);
-      const Remembered unchanged(*holder->layer);
-      output = holder->layer->forward(input, pass);
+      if (holder->generators) {
+        const Generators now(input.device());
+        holder->generators->restore();
+        output = holder->layer->forward(input.clone(), pass);
+        now.restore();
+      } else {
+        output = holder->layer->forward(input, pass);
+      }
     }
     if (pass.computed_again) (*pass.computed_again)();
     torch::autograd::backward({output}, gradients);

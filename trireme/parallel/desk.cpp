@@ -94,8 +94,8 @@ double Desk::loss() const {
   double sum = 0;
   int told = 0;
   for (const auto& line : lines_) {
-    if (line.steps == 0) continue;
-    sum += line.loss;
+    if (!line.loss) continue;  // it has told of no step yet, or of none since a resume
+    sum += *line.loss;
     ++told;
   }
   return told > 0 ? sum / told : 0;

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "trireme/comm/postbox.h"
@@ -35,7 +36,7 @@ class Desk {
  private:
   struct Line {
     int64_t steps = 0, begun_at = 0;
-    double loss = 0;
+    std::optional<double> loss;
   };
 
   void note(int rank, int64_t steps, double loss, bool wants_stop);

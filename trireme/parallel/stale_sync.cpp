@@ -24,13 +24,13 @@ class StaleSync final : public LooseSync {
   // Whenever ranks stand together everything has been applied: that is all there is to know.
   void begin() override {
     LooseSync::begin();
-    applied_ = own_steps();
+    begun_ = applied_ = own_steps();
     rounds_.restart(applied_ + 1);
   }
 
   void update(const OwnStep& step) override {
     count_own(step);
-    if (applied_ == 0) loss_ = step.loss / replica_.share;  // nothing else is known yet
+    if (applied_ == begun_) loss_ = step.loss / replica_.share;  // nothing else is known yet
     const int64_t lacks = step.number - 1 - applied_;
     note_staleness(lacks);
     auto& slot = rounds_.slot(step.number);
@@ -91,6 +91,7 @@ class StaleSync final : public LooseSync {
 
   const int64_t bound_;
   SumRounds rounds_;
+  int64_t begun_ = 0;     // the last step before this run of it
   int64_t applied_ = 0;   // the last step whose sum has changed the parameters
   int64_t stop_at_ = -1;  // the step after which all stop, once somebody wants that
 };

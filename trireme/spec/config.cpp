@@ -43,12 +43,17 @@ void describe_model(Settings& settings, ModelConfig& model) {
       .at_most(100'000'000);
   settings.add("model.vocab", model.vocab, "Distinct tokens (gpt, llama); 0 = as many as the data needs.")
       .unit("tokens")
-      .at_least(0);
+      .at_least(0)
+      .at_most(100'000'000);
   settings.add("model.dropout", model.dropout, "Probability that an activation is dropped in training.")
       .at_least(0)
       .below(1);
-  settings.add("model.inputs", model.inputs, "Features of a sample (mlp only).").at_least(1);
-  settings.add("model.classes", model.classes, "Classes to tell apart (not gpt).").at_least(1);
+  settings.add("model.inputs", model.inputs, "Features of a sample (mlp only).")
+      .at_least(1)
+      .at_most(100'000'000);
+  settings.add("model.classes", model.classes, "Classes to tell apart (not gpt).")
+      .at_least(1)
+      .at_most(100'000'000);
   settings.add("model.skip", model.skip, "Whether the first layer's output is added to the last layer's input.");
   settings
       .add("model.image", model.image,
@@ -57,7 +62,9 @@ void describe_model(Settings& settings, ModelConfig& model) {
       .unit("pixels")
       .at_least(8)
       .at_most(4096);
-  settings.add("model.channels", model.channels, "Colours of an image (image models only).").at_least(1);
+  settings.add("model.channels", model.channels, "Colours of an image (image models only).")
+      .at_least(1)
+      .at_most(1'000'000);
   settings.add_choice("model.batch_norm", model.batch_norm,
                       {{"sync", BatchNormKind::synchronised}, {"local", BatchNormKind::local}},
                       "Whose samples a BatchNorm normalises by: a microbatch of all replicas, or of each alone.");
@@ -68,7 +75,8 @@ void describe_model(Settings& settings, ModelConfig& model) {
   settings
       .add("model.hidden", model.hidden,
            "Width inside a block (llama only); 0 = 8/3 of the width, rounded up to a multiple of 32.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(10'000'000);
   settings.add("model.rope_theta", model.rope_theta, "Base of the rotary positions' angles (llama only).").above(0);
   settings.add("model.norm_epsilon", model.norm_epsilon, "Added to the variance in every norm (gpt, llama).").above(0);
   settings.add("model.tied", model.tied,
@@ -86,7 +94,8 @@ void describe_fine_tuning(Settings& settings, ModelConfig& model) {
   settings
       .add("model.lora_rank", model.lora_rank,
            "Rank of the adapters that are trained in place of the model's own weights (LoRA); 0 = none.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(1'000'000);
   settings.add("model.lora_alpha", model.lora_alpha, "Adapters are added with the weight lora_alpha / lora_rank.")
       .above(0);
   settings.add("model.lora_targets", model.lora_targets,

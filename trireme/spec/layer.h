@@ -77,17 +77,11 @@ struct LayerTable {
   int64_t input = 0;               // elements of a sample, as the first layer takes it
   int64_t element_bytes = 4;       // of parameters and activations
 
-  // Each works on the last layer. A parameter of one dim is a vector unless it is said otherwise.
   LayerSpec& add_layer(std::string name);
+  // These two work on the last layer. A parameter of one dim is a vector unless it is said otherwise.
   ParameterSpec& add(std::string name, std::vector<int64_t> shape, Initial initial);
   void share(const std::string& name);  // uses another layer's parameter too
-  // Decides which parameters are trained.
-  template <class Decide>
-  void set_trained(const Decide& decide) {
-    for (auto& parameter : weights) parameter.trained = decide(parameter);
-    count();
-  }
-  // Counts the elements of all layers anew, after their parameters were changed.
+  // Counts the elements of all layers anew, when parameters were added or changed.
   void count();
 
   int64_t parameters() const;

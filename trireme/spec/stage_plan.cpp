@@ -10,15 +10,23 @@ namespace trireme {
 
 namespace {
 
-// Elements of all passes that are in flight at once, at most, when one through each chunk leaves so many.
-int64_t most_held(const Schedule& schedule, const std::vector<int64_t>& by_chunk) {
+// Elements that a pass through a chunk leaves: until its backward pass, and from there until that of its weights where
+// the schedule splits them.
+struct Left {
+  int64_t forward = 0, backward = 0;
+};
+
+// Of all passes that are in flight at once, at most.
+int64_t most_held(const Schedule& schedule, const std::vector<Left>& by_chunk) {
   const auto* plan = schedule.plan();
-  if (!plan) return schedule.in_flight() * by_chunk.front();
+  if (!plan) return schedule.in_flight() * by_chunk.front().forward;
   int64_t held = 0, most = 0;
   for (const auto& action : *plan) {
-    const int64_t elements = by_chunk[static_cast<size_t>(action.chunk)];
-    if (action.kind == TaskKind::forward) held += elements;
-    if (action.kind == (schedule.splits() ? TaskKind::weights : TaskKind::backward)) held -= elements;
+    const auto& left = by_chunk[static_cast<size_t>(action.chunk)];
+    const int64_t late = schedule.splits() ? left.backward : 0;
+    if (action.kind == TaskKind::forward) held += left.forward;
+    if (action.kind == TaskKind::backward) held += late - left.forward;
+    if (action.kind == TaskKind::weights) held -= late;
     most = std::max(most, held);
   }
   return most;
@@ -55,13 +63,13 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     const auto schedule = whole.schedule_at(place_of(mesh, s, 0, microbatches));
     plan.in_flight = schedule->in_flight();
     int64_t frozen = 0, tied = 0, again = 0;  // what one layer keeps while it is computed again
-    std::vector<int64_t> activations;  // by chunk
+    std::vector<Left> activations;  // by chunk
     for (int chunk = 0; chunk < mesh.chunks; ++chunk) {
       const auto [begin, end] = whole.layers_of(mesh.part_of(s, chunk), table.layers.size());
       const auto &first = table.layers[begin].name, &last = table.layers[end - 1].name;
       plan.chunks.push_back(begin + 1 == end ? first : fmt::format("{} - {}", first, last));
       plan.layers += static_cast<int64_t>(end - begin);
-      activations.push_back(0);
+      auto& left = activations.emplace_back();
       for (size_t i = begin; i < end; ++i) {
         const auto& layer = table.layers[i];
         // A rank that has the table itself too holds it once.
@@ -70,13 +78,14 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
         plan.flops += layer.forward_flops + layer.backward_flops;
         // Of the model's last layer all is kept: its backward pass follows at once.
         const bool recomputed = whole.activations == ActivationKind::recompute && i + 1 < table.layers.size();
-        activations.back() += !recomputed ? layer.activations : i == 0 ? table.input : table.layers[i - 1].output;
+        left.forward += !recomputed ? layer.activations : i == 0 ? table.input : table.layers[i - 1].output;
+        left.backward += layer.activations;
         if (recomputed) again = std::max(again, layer.activations + layer.output);  // beside the gradient of its output
         frozen += layer.frozen;
       }
       if (end < table.layers.size()) {
-        activations.back() += table.layers[end - 1].output;  // handed on, and there until its gradient comes back
-      } else {
+        left.forward += table.layers[end - 1].output;  // handed on, and there until its gradient comes back
+      } else if (mesh.chunks == 1) {
         again = std::max<int64_t>(0, again - table.layers.back().activations);  // which are gone by then
       }
     }
@@ -138,18 +147,26 @@ void check_memory(const RunConfig& config, const std::vector<StagePlan>& stages)
   }
 }
 
-void check_fits(const RunConfig& config, const std::vector<StagePlan>& stages, const Mesh& mesh, const MemoryPool& pool,
-                int64_t sample_bytes) {
-  double values = 0, gradients = 0, optimizer = 0;
-  for (const int rank : pool.state ? pool.ranks : std::vector<int>()) {
+HeldBytes held_together(const RunConfig& config, const std::vector<StagePlan>& stages, const Mesh& mesh,
+                        const std::vector<int>& ranks) {
+  HeldBytes held;
+  for (const int rank : ranks) {
     const auto& stage = stages[static_cast<size_t>(mesh.stage_of(rank))];
     // Under hogwild all ranks share one copy; under root only one replica keeps the state of a parameter.
-    const double copies = config.sync.kind == SyncKind::hogwild ? static_cast<double>(pool.ranks.size()) : 1;
+    const double copies = config.sync.kind == SyncKind::hogwild ? static_cast<double>(ranks.size()) : 1;
     const double owners = config.sync.kind == SyncKind::root ? stage.replicas : copies;
-    values += static_cast<double>(stage.parameter_bytes + stage.master_bytes) / copies;
-    gradients += static_cast<double>(stage.gradient_bytes);
-    optimizer += static_cast<double>(stage.optimizer_bytes) / owners;
+    held.values += static_cast<double>(stage.parameter_bytes + stage.master_bytes) / copies;
+    held.gradients += static_cast<double>(stage.gradient_bytes);
+    held.optimizer += static_cast<double>(stage.optimizer_bytes) / owners;
+    held.passes += static_cast<double>(stage.activation_bytes + stage.teacher_bytes);
   }
+  return held;
+}
+
+void check_fits(const RunConfig& config, const std::vector<StagePlan>& stages, const Mesh& mesh, const MemoryPool& pool,
+                int64_t sample_bytes) {
+  const auto [values, gradients, optimizer, passes] =
+      held_together(config, stages, mesh, pool.state ? pool.ranks : std::vector<int>());
   const double share = static_cast<double>(pool.ranks.size()) / mesh.ranks();
   const double batch = pool.samples ? static_cast<double>(sample_bytes * config.train.batch) * share : 0;
   const double least = values + gradients + optimizer + batch;

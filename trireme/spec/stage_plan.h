@@ -43,6 +43,16 @@ std::string describe(const std::vector<StagePlan>& stages);
 // Refuses a plan whose ranks need more than memory.limit_mb.
 void check_memory(const RunConfig& config, const std::vector<StagePlan>& stages);
 
+// Bytes of ranks that share a memory, by what they are for.
+struct HeldBytes {
+  double values = 0, gradients = 0, optimizer = 0;
+  double passes = 0;  // activations, and a teacher
+
+  double total() const { return values + gradients + optimizer + passes; }
+};
+HeldBytes held_together(const RunConfig& config, const std::vector<StagePlan>& stages, const Mesh& mesh,
+                        const std::vector<int>& ranks);
+
 // Memory that some ranks share, a host's or a card's, and what of them lies in it.
 struct MemoryPool {
   std::string name;

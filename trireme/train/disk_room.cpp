@@ -24,7 +24,7 @@ uint64_t bytes_of_one(const RunConfig& config, const LayerTable& table) {
     bytes += parameter.elements() * (parameter.trained ? master * (1 + moments_of(config.optimizer)) : value);
   }
   for (const auto& layer : table.layers) {
-    for (const auto& buffer : layer.buffers) bytes += buffer.elements() * (buffer.counts ? 8 : 4);
+    for (const auto& buffer : layer.buffers) bytes += buffer.elements() * (buffer.counts ? 8 : master);
   }
   return static_cast<uint64_t>(bytes);
 }

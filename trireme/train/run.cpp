@@ -581,19 +581,21 @@ std::string describe_run(const RunConfig& config, int ranks, const RunOptions& o
   const auto made = planned(config, options, *data.train, table, ranks);
   auto text = describe_plan(config, ranks, *data.train, table, made);
   const int on_each = (ranks + hosts.count - 1) / hosts.count;
-  int64_t most = 0;
-  for (int first = 0; first < ranks; first += on_each) {
-    int64_t held = 0;
-    for (int rank = first; rank < std::min(ranks, first + on_each); ++rank)
-      held += made.stages[static_cast<size_t>(made.plan.mesh.stage_of(rank))].total_bytes();
-    most = std::max(most, held);
+  // On cards each rank has one of its own; on processors the ranks of a host share its memory.
+  const bool cards = config.train.device == DeviceKind::cuda;
+  const int together = cards ? 1 : on_each;
+  double most = 0;
+  for (int first = 0; first < ranks; first += together) {
+    std::vector<int> sharers(static_cast<size_t>(std::min(together, ranks - first)));
+    std::iota(sharers.begin(), sharers.end(), first);
+    most = std::max(most, held_together(config, made.stages, made.plan.mesh, sharers).total());
   }
-  const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
-  text += fmt::format("{} of {}: a host holds {} at most", counted(hosts.count, "host"), counted(on_each, "rank"),
-                      bytes(most));
-  if (hosts.memory_bytes > 0) {
-    text += most <= hosts.memory_bytes ? fmt::format(" of its {}", bytes(hosts.memory_bytes))
-                                       : fmt::format(" and has {}: this does not fit", bytes(hosts.memory_bytes));
+  const auto room = static_cast<double>(hosts.memory_bytes);
+  text += fmt::format("{} of {}: a {} holds {} at most", counted((ranks + on_each - 1) / on_each, "host"),
+                      counted(on_each, "rank"), cards ? "card" : "host", human_bytes(most));
+  if (room > 0) {
+    text += most <= room ? fmt::format(" of its {}", human_bytes(room))
+                         : fmt::format(" and has {}: this does not fit", human_bytes(room));
   }
   return text + "\n";
 }

@@ -69,7 +69,7 @@ std::string describe_run(const RunConfig& config, int ranks, const RunOptions& o
 // Machines that a run is planned for, of which this is none.
 struct OtherHosts {
   int count = 1;
-  int64_t memory_bytes = 0;  // of each, or of its cards together; 0: unknown
+  int64_t memory_bytes = 0;  // of each, or of each card where ranks run on cards; 0: unknown
 };
 // What a run would be there, and whether each of these hosts could hold its ranks.
 std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options, const OtherHosts& hosts);

@@ -184,6 +184,7 @@ void StageTrainer::compute(const Chunk& chunk, Flight& flight) {
 }
 
 void StageTrainer::note_peak() {
+  if (device_.is_cuda()) return;  // whose memory is not counted, and whose backward passes have a thread of their own
   most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_ + counted_bytes() - backward_began_bytes_);
 }
 

@@ -42,12 +42,11 @@ void freeze(LayerTable& table, const ModelConfig& config) {
     if (!named) refuse("model.freeze: no parameter has the name {}", pattern);
   }
   bool any = false;
-  table.set_trained([&](const ParameterSpec& parameter) {
+  for (auto& parameter : table.weights) {
     const bool adapter = matches_any({"*.lora_A.weight", "*.lora_B.weight"}, parameter.name);
-    const bool trained = config.lora_rank > 0 ? adapter : !matches_any(patterns, parameter.name);
-    any = any || trained;
-    return trained;
-  });
+    parameter.trained = config.lora_rank > 0 ? adapter : !matches_any(patterns, parameter.name);
+    any = any || parameter.trained;
+  }
   if (any) return;
   if (config.lora_rank > 0) {
     const auto& block = table.layers[1].uses;
@@ -84,6 +83,7 @@ LayerTable model_table(const ModelConfig& config, int64_t vocab, int64_t element
   check_size(table);
   if (config.skip) table.skips.push_back({0, table.layers.size() - 1});
   freeze(table, config);
+  table.count();
   return table;
 }
 
