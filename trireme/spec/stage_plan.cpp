@@ -23,10 +23,10 @@ int64_t most_held(const Schedule& schedule, const std::vector<Left>& by_chunk) {
   int64_t held = 0, most = 0;
   for (const auto& action : *plan) {
     const auto& left = by_chunk[static_cast<size_t>(action.chunk)];
-    const int64_t late = schedule.splits() ? left.backward : 0;
-    if (action.kind == TaskKind::forward) held += left.forward;
-    if (action.kind == TaskKind::backward) held += late - left.forward;
-    if (action.kind == TaskKind::weights) held -= late;
+    // Weights take their turn when there is time: any pass in flight may have had its backward pass, or not.
+    const int64_t elements = schedule.splits() ? std::max(left.forward, left.backward) : left.forward;
+    if (action.kind == TaskKind::forward) held += elements;
+    if (action.kind == (schedule.splits() ? TaskKind::weights : TaskKind::backward)) held -= elements;
     most = std::max(most, held);
   }
   return most;
