@@ -63,12 +63,7 @@ void describe_head(LayerTable& table, const ModelConfig& config, int64_t vocab) 
   } else {
     table.add("lm_head.weight", {vocab, C}, Initial::normal(0.02));
   }
-  layer.forward_flops =
-      product_flops(static_cast<double>(config.context), static_cast<double>(C), static_cast<double>(vocab));
-  layer.backward_flops = 2 * layer.forward_flops;
-  layer.depth = product_depth(static_cast<double>(C)) + std::log2(static_cast<double>(C));
-  layer.activations = config.context * (2 * C + vocab);
-  layer.output = config.context * vocab;
+  count_token_head(layer, config, vocab);
 }
 
 }  // namespace

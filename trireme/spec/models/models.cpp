@@ -96,6 +96,15 @@ void describe_projection(LayerTable& table, const std::string& name, int64_t inp
   table.add(name + ".lora_B.weight", {outputs, config.lora_rank}, Initial::zeros());
 }
 
+void count_token_head(LayerSpec& layer, const ModelConfig& config, int64_t vocab) {
+  const auto T = static_cast<double>(config.context), C = static_cast<double>(config.width);
+  layer.forward_flops = product_flops(T, C, static_cast<double>(vocab));
+  layer.backward_flops = 2 * layer.forward_flops;
+  layer.depth = product_depth(C) + std::log2(C);
+  layer.activations = config.context * (2 * config.width + vocab);
+  layer.output = config.context * vocab;
+}
+
 Initial linear_start(int64_t inputs) { return Initial::uniform(1 / std::sqrt(static_cast<double>(inputs))); }
 
 }  // namespace trireme

@@ -24,6 +24,9 @@ void describe_mlp(LayerTable& table, const ModelConfig& config);
 void describe_projection(LayerTable& table, const std::string& name, int64_t inputs, int64_t outputs, bool in_out,
                          bool bias, Initial initial, const ModelConfig& config);
 
+// Work, depth and memory of a final norm and a product with a table of tokens.
+void count_token_head(LayerSpec& layer, const ModelConfig& config, int64_t vocab);
+
 // As torch's Linear starts.
 Initial linear_start(int64_t inputs);
 
