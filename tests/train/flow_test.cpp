@@ -318,7 +318,7 @@ TEST(Flow, SharedParametersNeedTheirGradientsTwice) {
       int64_t shared = 0, ties = 0;
       for (const auto& bucket : trainer.store().buckets())
         shared += bucket.tie >= 0 ? static_cast<int64_t>(bucket.gradients.nbytes()) : 0;
-      for (const auto& [owner, bytes] : world.recorder().memory().by_owner()) ties += owner == "ties" ? bytes : 0;
+      ties = world.recorder().memory().held(Memory::host, Owner::ties);
       EXPECT_EQ(shared > 0, world.rank() != 1);
       EXPECT_EQ(ties, shared);
     });
@@ -333,12 +333,11 @@ TEST(Flow, PredictionsNeedAsMuchMemoryAsTheMasters) {
     run_trainer(config, 4, config.train.steps, [&](StageTrainer&, World& world, int64_t step) {
       if (step < 4) return;
       const int ahead = 3 - world.rank();
-      std::map<std::string, int64_t> memory;
-      for (const auto& [owner, bytes] : world.recorder().memory().by_owner()) memory[owner] = bytes;
-      const int64_t values = memory["parameters"];
+      const auto held = [&](Owner owner) { return world.recorder().memory().held(Memory::host, owner); };
+      const int64_t values = held(Owner::parameters);
       EXPECT_GT(values, 0);
-      EXPECT_EQ(memory["masters"], predict > 0 && ahead > 0 ? values : 0) << "rank " << world.rank();
-      EXPECT_EQ(memory["versions"], ahead * values) << "rank " << world.rank();
+      EXPECT_EQ(held(Owner::masters), predict > 0 && ahead > 0 ? values : 0) << "rank " << world.rank();
+      EXPECT_EQ(held(Owner::versions), ahead * values) << "rank " << world.rank();
     });
   }
 }

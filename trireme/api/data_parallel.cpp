@@ -142,7 +142,6 @@ void ReplicatedModule::adopt_module() {
                                          executor_, totals_);
   sends_ = sync_->add_tasks(graph_);
   begun_ = false;
-  store_->account(world_.recorder().memory());
 }
 
 // The optimizer's state of parameters that an earlier store had; it begins with zeros for the others. So do their
@@ -154,6 +153,7 @@ void ReplicatedModule::move_state(const ParameterStore& from, const std::set<std
     for (const auto& stored : bucket.parameters) places[stored.parameter->name] = {&bucket, &stored};
   }
   for (auto& bucket : store_->buckets()) {
+    const OwnerScope scope(Owner::optimizer);
     for (const auto& [name, state] : from.buckets().front().state) bucket.state[name] = at::zeros_like(bucket.master);
     for (const auto& stored : bucket.parameters) {
       const auto place = places.find(stored.parameter->name);

@@ -12,7 +12,6 @@ namespace trireme {
 ModuleOptimizer::ModuleOptimizer(ReplicatedModule& model, const OptimizerConfig& config)
     : model_(model), optimizer_(make_optimizer(config)), lr_(config.lr), clip_(config.clip) {
   for (auto& bucket : model_.store().buckets()) optimizer_->prepare(bucket);
-  model_.store().account(model_.world().recorder().memory());
   model_.gradients().expect_used();
 }
 

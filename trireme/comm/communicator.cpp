@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
 #include "trireme/comm/cores.h"
+#include "trireme/memory/counter.h"
 #include "trireme/observe/board.h"
 
 namespace trireme {
@@ -26,6 +27,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Recorder& recor
   if (size() > 1) {
     thread_ = std::thread([this, rank = log::rank()] {
       log::set_rank(rank);
+      const OwnerScope scope(recorder_.memory(), Owner::messages);
       run();
     });
   }
@@ -256,11 +258,13 @@ void Communicator::look(std::unique_lock<std::mutex>& lock, const std::atomic<Ti
 // A collective ends when all ranks have come to it.
 bool Communicator::help(bool may_be_kept) {
   if (!may_be_kept) return false;
+  const OwnerScope scope(Owner::messages);
   std::unique_lock lock(mutex_);
   return carry_one(lock, true);
 }
 
 void Communicator::wait(Ticket ticket) {
+  const OwnerScope scope(Owner::messages);
   std::unique_lock lock(mutex_);
   while (head_ < ticket) {
     if (carry_one(lock, true)) continue;
@@ -305,7 +309,7 @@ Group Communicator::split(int color) {
 at::Tensor Communicator::allocate(int64_t bytes, Group group, at::Device device) {
   std::unique_lock lock(mutex_);
   const Call call = take_turn(lock, group, Collective::allocate, "allocate");
-  return transports_[group]->allocate(call, bytes, device);
+  return taken_over(transports_[group]->allocate(call, bytes, device));
 }
 
 std::unique_ptr<Mail> Communicator::open_mail(const MailPeers& peers) {

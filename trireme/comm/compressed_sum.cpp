@@ -51,6 +51,7 @@ struct Messages {
   void reserve(int64_t size) {
     if (bytes.defined() && bytes.numel() >= size) return;
     const auto before = bytes;
+    const OwnerScope scope(Owner::codec);
     bytes = at::empty({size}, at::kByte);
     if (before.defined()) bytes.narrow(0, 0, before.numel()).copy_(before);
   }
@@ -236,6 +237,7 @@ class LowRankSum final : public CompressedSum {
 }  // namespace
 
 CompressedSum::CompressedSum(const CodecConfig& config, int64_t count) {
+  const OwnerScope scope(Owner::residuals);
   if (config.feedback) residual_ = at::zeros({count}, at::kFloat);
 }
 

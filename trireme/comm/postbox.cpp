@@ -20,6 +20,7 @@ Postbox::Postbox(std::unique_ptr<Mail> mail, Recorder& recorder, PostboxOptions 
   if (!mail_) return;  // a world of one
   thread_ = std::thread([this, rank = log::rank()] {
     log::set_rank(rank);
+    const OwnerScope scope(recorder_.memory(), Owner::messages);
     run();
   });
 }
@@ -258,6 +259,7 @@ bool Postbox::poll() {
 
 bool Postbox::help(bool) {
   if (!mail_) return false;
+  const OwnerScope scope(Owner::messages);
   const std::unique_lock lock(polling_, std::try_to_lock);
   return lock.owns_lock() && poll();
 }

@@ -17,6 +17,7 @@
 #include "trireme/comm/nccl.h"
 #include "trireme/comm/shared_transport.h"
 #include "trireme/device/device.h"
+#include "trireme/memory/counter.h"
 
 namespace trireme {
 
@@ -240,7 +241,7 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   std::unique_ptr<World> world(new World);
   if (around.size == 1) {
     world->board_ = Board::in_memory(1);
-    world->recorder_ = std::make_unique<Recorder>(&world->board_->slot(0));
+    world->record(world->board_->slot(0));
     world->communicator_ = std::make_unique<Communicator>(
         with_nccl(std::make_unique<LonelyTransport>(), transport, 0, 1), *world->recorder_);
     return world;
@@ -262,7 +263,7 @@ std::unique_ptr<World> World::join(const Surroundings& around, TransportKind tra
   auto& slot = world->board_->slot(world->local_rank_);
   slot.rank.store(around.rank);
   slot.pid.store(getpid());
-  world->recorder_ = std::make_unique<Recorder>(&slot);
+  world->record(slot);
 
   const bool all_here = world->local_size_ == around.size;
   if (transport == TransportKind::shared && !all_here) refuse("comm.transport=shared needs all ranks on one host");
@@ -291,7 +292,7 @@ void World::run_threads(int size, const std::function<void(World&)>& body) {
       world->local_size_ = size;
       world->failure_ = failure;
       world->board_ = board;
-      world->recorder_ = std::make_unique<Recorder>(&board->slot(rank));
+      world->record(board->slot(rank));
       world->communicator_ = std::make_unique<Communicator>(make_shared_transport(group, rank), *world->recorder_);
       try {
         body(*world);
@@ -302,6 +303,12 @@ void World::run_threads(int size, const std::function<void(World&)>& body) {
   }
   for (auto& thread : threads) thread.join();
   if (failure->error) std::rethrow_exception(failure->error);
+}
+
+void World::record(BoardSlot& slot) {
+  count_memory();
+  recorder_ = std::make_unique<Recorder>(&slot);
+  here_.emplace(recorder_->memory(), Owner::other);
 }
 
 void World::announce(const std::exception_ptr& error) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "trireme/comm/communicator.h"
@@ -80,6 +81,7 @@ class World {
 
  private:
   World() = default;
+  void record(BoardSlot& slot);
 
   int local_rank_ = 0, local_size_ = 1;
   std::shared_ptr<FirstFailure> failure_;  // where ranks are threads: theirs together
@@ -87,6 +89,7 @@ class World {
   std::unique_ptr<HostBeats> beats_;
   std::shared_ptr<Board> board_;
   std::unique_ptr<Recorder> recorder_;
+  std::optional<OwnerScope> here_;  // what the thread that joined allocates
   std::unique_ptr<Communicator> communicator_;
 };
 

@@ -21,7 +21,12 @@ StepLoader::StepLoader(const Dataset& dataset, SampleOrder order, std::vector<Sh
   if (order.samples() != dataset.size()) {
     fail("an order of {} samples does not fit a dataset of {}", order.samples(), dataset.size());
   }
-  for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this](const std::stop_token& stop) { build(stop); });
+  for (int i = 0; i < options.threads; ++i) {
+    threads_.emplace_back([this, samples = Holding{holding().counts, Owner::samples}](const std::stop_token& stop) {
+      const OwnerScope scope(samples);
+      build(stop);
+    });
+  }
 }
 
 LoadedStep StepLoader::next() {

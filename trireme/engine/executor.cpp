@@ -4,6 +4,21 @@
 
 namespace trireme {
 
+namespace {
+
+// Who holds what a task allocates.
+Owner owner_of(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::load: return Owner::samples;
+    case TaskKind::forward: return Owner::activations;
+    case TaskKind::receive:
+    case TaskKind::reduce: return Owner::messages;
+    default: return Owner::working;
+  }
+}
+
+}  // namespace
+
 TaskId Graph::add(TaskKind kind, int32_t index, Lane lane, std::function<void()> work, const std::vector<TaskId>& after,
                   int32_t extra_signals, int32_t chunk) {
   const auto id = static_cast<TaskId>(tasks_.size());
@@ -119,6 +134,7 @@ void Executor::wait_for_work() {
 
 void Executor::run_compute(TaskId task) {
   auto& entry = graph_->tasks_[task];
+  const OwnerScope scope(owner_of(entry.kind));
   if (before_task_) before_task_();
   recorder_.compute(name(entry.kind), entry.index);
   auto* trace = recorder_.trace();
@@ -146,6 +162,7 @@ void Executor::start_wire(TaskId task) {
     if (error_) return;
     ++wires_in_flight_;
   }
+  const OwnerScope scope(owner_of(graph_->tasks_[task].kind));
   try {
     graph_->tasks_[task].work();
   } catch (...) {

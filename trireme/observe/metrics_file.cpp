@@ -100,6 +100,7 @@ void MetricsFile::step(const StepReport& report) {
       {"skipped", report.skipped},
       {"memory", by_owner(report.memory)},
   };
+  if (!report.host_memory.empty()) line["host_memory"] = by_owner(report.host_memory);
   if (!report.idle.empty()) {
     auto stages = ordered_json::array();
     for (const auto& idle : report.idle)

@@ -2,24 +2,6 @@
 
 namespace trireme {
 
-void Ledger::set(const std::string& owner, int64_t bytes) {
-  std::lock_guard lock(mutex_);
-  bytes_[owner] = bytes;
-}
-
-std::vector<OwnerBytes> Ledger::by_owner() const {
-  std::lock_guard lock(mutex_);
-  std::vector<OwnerBytes> all;
-  for (const auto& [owner, bytes] : bytes_) all.push_back({owner, bytes});
-  return all;
-}
-
-int64_t Ledger::total() const {
-  int64_t sum = 0;
-  for (const auto& entry : by_owner()) sum += entry.bytes;
-  return sum;
-}
-
 void Recorder::compute(const char* what, int64_t index) {
   if (!slot_) return;
   slot_->compute.write(what, step(), index);

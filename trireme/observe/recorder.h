@@ -3,29 +3,17 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "trireme/observe/board.h"
+#include "trireme/observe/ledger.h"
 #include "trireme/observe/step_report.h"
 #include "trireme/observe/trace.h"
 
 namespace trireme {
-
-// Bytes held, by who owns them ("parameters", "gradients", "optimizer", "checkpoint").
-class Ledger {
- public:
-  void set(const std::string& owner, int64_t bytes);
-  std::vector<OwnerBytes> by_owner() const;
-  int64_t total() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::map<std::string, int64_t> bytes_;
-};
 
 class Recorder {
  public:

@@ -8,13 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace trireme {
+#include "trireme/observe/ledger.h"
 
-// Memory by owner: parameters, gradients, optimizer, activations …
-struct OwnerBytes {
-  std::string owner;
-  int64_t bytes = 0;
-};
+namespace trireme {
 
 // Share of the step in which a stage had nothing to do, by what it waited for.
 struct StageIdle {
@@ -53,7 +49,9 @@ struct StepReport {
   std::optional<CodecReport> codec;
   std::optional<double> batches;   // that all ranks have worked through, where steps may lack a rank's part of one
   std::vector<int64_t> staleness;  // of this rank: how often its gradients lacked 0, 1, 2 … steps of others so far
-  std::vector<OwnerBytes> memory;
+  // When the rank held most in the step, by owner, on the device that it computes on; and where that is a card, on its
+  // host.
+  std::vector<OwnerBytes> memory, host_memory;
   std::optional<double> eval_loss;      // of a step after which the model was evaluated
   std::optional<double> eval_accuracy;  // of classifiers: the part of the held-out samples whose class was told
 };

@@ -88,6 +88,8 @@ class TensorBoard final : public MetricSink {
     for (const auto& [owner, bytes] : report.memory) {
       scalar(fmt::format("memory/{}_gib", owner), static_cast<double>(bytes) / gib);
     }
+    for (const auto& [owner, bytes] : report.host_memory)
+      scalar(fmt::format("host_memory/{}_gib", owner), static_cast<double>(bytes) / gib);
     if (report.distillation) scalar("distillation", *report.distillation);
     if (report.eval_loss) scalar("eval/loss", *report.eval_loss);
     if (report.eval_accuracy) scalar("eval/accuracy", *report.eval_accuracy);

@@ -29,6 +29,7 @@ class AdamW final : public Optimizer {
   explicit AdamW(const OptimizerConfig& config) : config_(config) {}
 
   void prepare(Bucket& bucket) const override {
+    const OwnerScope scope(Owner::optimizer);
     bucket.state["exp_avg"] = at::zeros_like(bucket.master);
     bucket.state["exp_avg_sq"] = at::zeros_like(bucket.master);
   }
@@ -58,6 +59,7 @@ class Sgd final : public Optimizer {
   explicit Sgd(const OptimizerConfig& config) : config_(config) {}
 
   void prepare(Bucket& bucket) const override {
+    const OwnerScope scope(Owner::optimizer);
     if (config_.momentum > 0) bucket.state["momentum_buffer"] = at::zeros_like(bucket.master);
   }
 

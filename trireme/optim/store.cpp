@@ -74,10 +74,18 @@ ParameterStore::ParameterStore(const ParameterList& parameters, Precision precis
   const auto masters = values.dtype(master_type(precision));
   const auto master_bytes = static_cast<int64_t>(at::elementSize(master_type(precision)));
   buckets_ = cut(parameters, static_cast<int64_t>(bucket_bytes) / master_bytes);
+  const bool one_copy = value_type(precision) == master_type(precision);
+  const OwnerScope scope(Owner::parameters);
   for (auto& bucket : buckets_) {
-    bucket.master = at::zeros({bucket.elements}, masters);
-    bucket.values = precision == Precision::bf16 ? at::zeros({bucket.elements}, values) : bucket.master;
-    bucket.gradients = allocate(bucket.elements * master_bytes, bucket.tie).view(master_type(precision));
+    {
+      const OwnerScope masters_scope(one_copy ? Owner::parameters : Owner::masters);
+      bucket.master = at::zeros({bucket.elements}, masters);
+    }
+    bucket.values = one_copy ? bucket.master : at::zeros({bucket.elements}, values);
+    {
+      const OwnerScope gradients_scope(Owner::gradients);
+      bucket.gradients = allocate(bucket.elements * master_bytes, bucket.tie).view(master_type(precision));
+    }
     for (auto& stored : bucket.parameters) {
       if (!stored.parameter->value.is_meta()) piece(bucket.master, stored).copy_(stored.parameter->value);
       move_to(*stored.parameter, piece(stored.parameter->wide ? bucket.master : bucket.values, stored));
@@ -143,22 +151,6 @@ void ParameterStore::share(size_t number, const Bucket& with) {
 at::Tensor ParameterStore::piece(const at::Tensor& buffer, const StoredParameter& stored) {
   const auto& shape = stored.parameter->value;
   return buffer.narrow(0, stored.offset, shape.numel()).as_strided(shape.sizes(), shape.strides());
-}
-
-void ParameterStore::account(Ledger& ledger) const {
-  int64_t values = 0, masters = 0, gradients = 0, state = 0;
-  const auto bytes = [](const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); };
-  for (const auto& bucket : buckets_) {
-    values += bytes(bucket.values);
-    if (!bucket.values.is_same(bucket.master)) masters += bytes(bucket.master);
-    gradients += bytes(bucket.gradients);
-    for (const auto& [name, tensor] : bucket.state) state += bytes(tensor);
-  }
-  for (const auto& parameter : frozen_) values += bytes(parameter->value);
-  ledger.set("parameters", values);
-  if (masters > 0) ledger.set("masters", masters);
-  ledger.set("gradients", gradients);
-  ledger.set("optimizer", state);
 }
 
 }  // namespace trireme

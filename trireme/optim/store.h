@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "trireme/nn/parameter.h"
-#include "trireme/observe/recorder.h"
+#include "trireme/observe/ledger.h"
 #include "trireme/spec/config.h"
 
 namespace trireme {
@@ -65,8 +65,6 @@ class ParameterStore {
 
   // A bucket's buffer as seen by one parameter, in its shape and order of elements.
   static at::Tensor piece(const at::Tensor& buffer, const StoredParameter& stored);
-
-  void account(Ledger& ledger) const;
 
  private:
   std::vector<Bucket> buckets_;

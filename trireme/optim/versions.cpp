@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/memory/counter.h"
 
 namespace trireme {
 
@@ -36,8 +37,11 @@ WeightVersions::Version WeightVersions::take_newest() const {
 void WeightVersions::predict(double changes) {
   ahead_ = changes;
   if (changes == 0) return;
+  const OwnerScope scope(Owner::parameters);
   for (auto& bucket : store_.buckets()) {
-    if (one_copy(bucket)) bucket.values = bucket.master.clone();
+    if (!one_copy(bucket)) continue;
+    bucket.values = bucket.master.clone();
+    hand_over(bucket.master, Owner::masters);
   }
   restore(newest_, {});
 }
@@ -110,9 +114,12 @@ void WeightVersions::advance() {
   auto& buckets = store_.buckets();
   auto& old = versions_.at(newest_);
   const bool kept = old.holders > 0 || newest_ >= kept_from_;
+  const OwnerScope scope(Owner::versions);
   for (size_t b = 0; kept && b < buckets.size(); ++b) {
     auto& bucket = buckets[b];
     const auto fresh = fresh_values(b);
+    hand_over(bucket.values, Owner::versions);
+    hand_over(fresh, Owner::parameters);
     if (one_copy(bucket)) {
       fresh.copy_(bucket.master);
       bucket.master = fresh;
@@ -140,6 +147,7 @@ void WeightVersions::change(size_t b, const std::function<void(Bucket&)>& optimi
     ParameterStore::publish(bucket);
     return;
   }
+  const OwnerScope scope(Owner::versions);
   if (!before_.defined() || before_.numel() < bucket.elements) before_ = at::empty_like(bucket.master);
   auto before = before_.narrow(0, 0, bucket.elements);
   before.copy_(bucket.master);

@@ -219,6 +219,7 @@ CheckpointWriter::CheckpointWriter(fs::path run_dir, const CheckpointConfig& con
   if (part_.writer == 0) clean();
   thread_ = std::thread([this, rank = log::rank()] {
     log::set_rank(rank);
+    const OwnerScope scope(recorder_.memory(), Owner::checkpoint);
     run();
   });
 }
@@ -244,6 +245,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::keep_own(const OwnState& state) {
   c10::NoGradGuard no_grad;
+  const OwnerScope scope(Owner::checkpoint);
   std::unique_lock lock(mutex_);
   wait_until_written(lock, forever);
   if (!snapshot_) snapshot_ = std::make_unique<Snapshot>();
@@ -254,6 +256,7 @@ void CheckpointWriter::keep_own(const OwnState& state) {
 void CheckpointWriter::save(const ParameterList& order, const ParameterStore& store, const Progression& progression,
                             const BufferList& model_buffers) {
   c10::NoGradGuard no_grad;
+  const OwnerScope scope(Owner::checkpoint);
   const auto begun = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   wait_until_written(lock, forever);  // the one before: its buffers are in use
@@ -289,9 +292,6 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
     }
     for (const auto& buffer : model_buffers)
       snapshot.model.push_back({buffer->name, snapshot.model_buffers.at(buffer.get())});
-    int64_t bytes = 0;
-    for (const auto& [key, buffer] : snapshot.buffers) bytes += static_cast<int64_t>(buffer.nbytes());
-    recorder_.memory().set("checkpoint", bytes);
   }
   snapshot.progression = progression;
   pending_ = true;

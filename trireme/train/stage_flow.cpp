@@ -27,7 +27,6 @@ void StageTrainer::open_flow() {
   auto& flow = *flow_;
   if (plan_.schedule_options.predict > 0) {
     flow.versions.predict(plan_.schedule_options.predict * static_cast<double>(flow.plan.delay()));
-    store_->account(world_.recorder().memory());
   }
   flow.total = K * config_.train.steps;
   if (flow.plan.changes_once() && K < flow.plan.ahead()) {
@@ -291,7 +290,6 @@ void StageTrainer::run_flow_step() {
   ++flow.steps_done;
   progression_.updates = flow.versions.newest();
   if (world_.rank() != 0) totals_.fill_(std::numeric_limits<double>::quiet_NaN());  // rank 0 knows
-  world_.recorder().memory().set("versions", flow.versions.bytes());
   flow.together = stop_agreed_ || meets_after(own_step_);
   if (!flow.together) return;
   settle_ties();

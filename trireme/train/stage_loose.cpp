@@ -27,6 +27,7 @@ void StageTrainer::open_loose() {
       peers.message_bytes = std::max(peers.message_bytes, static_cast<int64_t>(bucket.master.nbytes()));
     open_postbox(peers, at::kCPU);
   }
+  const OwnerScope scope(Owner::sync);
   const double share = static_cast<double>(samples_) / static_cast<double>(config_.train.batch);
   loose_ = make_loose_sync({config_, world_, *store_, *optimizer_, progression_, postbox_.get(), share, codec_,
                             mesh_.stages, stage_number(), groups_.stage});

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
+#include "trireme/memory/counter.h"
 #include "trireme/nn/attention.h"
 #include "trireme/train/stage_trainer.h"
 #include "trireme/train/teacher.h"
@@ -146,18 +146,21 @@ void StageTrainer::forward(size_t c, size_t m) {
   auto& chunk = chunks_[c];
   auto& flight = chunk.flights[m];
   const auto& stage = *chunk.stage;
-  const int64_t before = counted_bytes();
+  if (flow_) flow_->versions.use(flight.version);
+  flight.inputs.clear();
+  for (auto& message : flight.arrived) {
+    flight.inputs.push_back(message.take().detach().requires_grad_(true));
+    hand_over(flight.inputs.back(), Owner::activations);
+  }
+  const int64_t before = held(Owner::activations);
   const auto count = [&] {
-    flight.bytes = counted_bytes() - before;
+    flight.bytes = held(Owner::activations) - before;
     for (const auto& input : flight.inputs) flight.bytes += static_cast<int64_t>(input.nbytes());
     kept_bytes_ += flight.bytes;
     most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_);
     largest_flight_bytes_ = std::max(largest_flight_bytes_, flight.bytes);
   };
-  if (flow_) flow_->versions.use(flight.version);
-  flight.inputs.clear();
-  if (stage.first()) flight.inputs.push_back(inputs_of(flight.data.inputs));
-  for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
+  if (stage.first()) flight.inputs.insert(flight.inputs.begin(), inputs_of(flight.data.inputs));
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   if (deals_statistics()) remember_dealt(chunk, flight.step * numbers_ + number_of(in_step(activation, m)));
   compute(chunk, flight);
@@ -183,9 +186,14 @@ void StageTrainer::compute(const Chunk& chunk, Flight& flight) {
   flight.outputs.clear();
 }
 
+int64_t StageTrainer::held(Owner owner) const {
+  return world_.recorder().memory().held(device_.is_cuda() ? Memory::card : Memory::host, owner);
+}
+
+// Of what is computed again, on top of what was kept.
 void StageTrainer::note_peak() {
-  if (device_.is_cuda()) return;  // whose memory is not counted, and whose backward passes have a thread of their own
-  most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_ + counted_bytes() - backward_began_bytes_);
+  const int64_t gone = backward_began_.activations - held(Owner::activations);
+  most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_ - gone + held(Owner::working) - backward_began_.working);
 }
 
 void StageTrainer::backward(size_t c, size_t m) {
@@ -200,7 +208,8 @@ void StageTrainer::backward(size_t c, size_t m) {
   } else if (backwards_++ == 0) {
     sync_->begin_step(own_step_, static_cast<int64_t>(pieces_.size()), sends_);
   }
-  backward_began_bytes_ = counted_bytes();
+  const PassScope scope(Owner::working);
+  backward_began_ = {held(Owner::activations), held(Owner::working)};
   GradientSync::begin_pass(chunk.parameters);
   if (stage.last()) {
     // The loss is the mean over what is learnt of the global batch: every target weighs the same, whoever has it.
@@ -220,9 +229,13 @@ void StageTrainer::backward(size_t c, size_t m) {
   if (schedule_->splits()) {
     flight.weights = std::move(weight_gradients_);
     weight_gradients_.writes.clear();
-    const int64_t held = flight.weights.bytes();
-    kept_bytes_ += held - flight.bytes;
-    flight.bytes = held;
+    for (const auto& write : flight.weights.writes) {
+      hand_over(write.left, Owner::activations);
+      hand_over(write.right, Owner::activations);
+    }
+    const int64_t left = flight.weights.bytes();
+    kept_bytes_ += left - flight.bytes;
+    flight.bytes = left;
   } else {
     weight_gradients_.compute(0, weight_gradients_.writes.size());
     weight_gradients_.writes.clear();

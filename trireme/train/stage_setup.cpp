@@ -6,8 +6,8 @@
 #include <set>
 
 #include "trireme/base/log.h"
-#include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
+#include "trireme/memory/counter.h"
 #include "trireme/parallel/codec_choice.h"
 #include "trireme/spec/models/models.h"
 #include "trireme/train/stage_trainer.h"
@@ -48,7 +48,6 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
       device_(choose_device(config.train.device == DeviceKind::cuda, world.local_rank())),
       device_trace_(device_, world.recorder()),
       executor_(world.recorder(), clock_, &carriers_) {
-  count_memory();
   if (const auto dealt = plan_.dealing.describe(); !dealt.empty()) log::info("{}", dealt);
   if (config.train.microbatch > 0 && samples_ % config.train.microbatch != 0) {
     log::info("a share of {} samples does not divide into microbatches of {}: the last one is smaller", samples_,
@@ -63,7 +62,10 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
     widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
   take_parts(*model, plan_.begins);
   model.reset();  // the rest is let go before it takes up memory
-  model_->buffers_to(master_type(config.train.precision), device_);
+  {
+    const OwnerScope scope(Owner::parameters);
+    model_->buffers_to(master_type(config.train.precision), device_);
+  }
   schedule_ = plan_.schedule_of(world.rank());
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
   // waits there for another's work would be given its turns for nothing.
@@ -89,7 +91,6 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   for (size_t b = 0; b < store_->buckets().size(); ++b) {
     if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
   }
-  store_->account(world.recorder().memory());
   for (auto& chunk : chunks_) {
     // Nobody waits for what the first part gives back: its weights' gradients are put off only where the schedule does.
     // And what is put off keeps what was computed again.
@@ -102,8 +103,8 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   if (shares_statistics(config.model) && mesh_.even() && mesh_.replicas() > 1)
     replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
   if (!config.distill.from.empty() && last_) {
+    const OwnerScope scope(Owner::teacher);
     teacher_ = std::make_unique<Teacher>(config, data.train->vocab(), device_);
-    world.recorder().memory().set("teacher", teacher_->bytes());
   }
   loss_sum_ = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kDouble));
   distillation_sum_ = at::zeros_like(loss_sum_);

@@ -16,7 +16,7 @@ namespace trireme {
 void StageTrainer::open_ties() {
   sync_->leave_ties();
   auto& ties = flow_->ties;
-  int64_t bytes = 0;
+  const OwnerScope scope(Owner::ties);
   // In an order that all who share one know.
   for (size_t tie = 0; tie < ties_.size(); ++tie) {
     for (size_t b = 0; b < store_->buckets().size(); ++b) {
@@ -25,10 +25,8 @@ void StageTrainer::open_ties() {
       const auto size = static_cast<int64_t>(bucket.gradients.nbytes());
       const auto memory = world_.communicator().allocate(size, groups_.of(bucket), device_);
       ties.parts.push_back({b, memory.view(bucket.gradients.scalar_type())});
-      bytes += size;
     }
   }
-  if (bytes > 0) world_.recorder().memory().set("ties", bytes);
 }
 
 // At the end of a step: the next backward passes write where these gradients are.

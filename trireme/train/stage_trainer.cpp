@@ -16,7 +16,6 @@
 #include "trireme/base/log.h"
 #include "trireme/base/units.h"
 #include "trireme/base/words.h"
-#include "trireme/device/counted_memory.h"
 #include "trireme/device/device.h"
 #include "trireme/observe/stragglers.h"
 #include "trireme/parallel/codec_choice.h"
@@ -263,6 +262,7 @@ StepReport StageTrainer::step(bool stop) {
   distillation_sum_.zero_();
   backwards_ = 0;
   lr_ = learning_rate(config_.optimizer, std::min(own_step_, config_.train.steps), config_.train.steps);
+  world_.recorder().memory().begin_most();
   if (!flow_) kept_bytes_ = 0;  // nothing is in flight
   most_kept_bytes_ = largest_flight_bytes_ = 0;
   if (flow_) {
@@ -278,7 +278,6 @@ StepReport StageTrainer::step(bool stop) {
     update_ = loose_->updated();
     stop_agreed_ = loose_->stop_agreed();
   }
-  world_.recorder().memory().set("activations", most_kept_bytes_);
 
   auto report = own_report(sent, batches_before);
   if (late_.on) return keep_for_later(std::move(report));
@@ -300,7 +299,9 @@ StepReport StageTrainer::own_report(int64_t sent_before, double batches_before) 
   report.reduce_wait_s = last_reduce_idle_s_ = executor_.idle().reduce_s + awaited_s_;
   tell_traffic(report);
   report.sent_bytes = world_.recorder().sent_bytes() - sent_before;
-  report.memory = world_.recorder().memory().by_owner();
+  auto& memory = world_.recorder().memory();
+  report.memory = named(memory.most(device_.is_cuda() ? Memory::card : Memory::host).by_owner);
+  if (device_.is_cuda()) report.host_memory = named(memory.most(Memory::host).by_owner);
   return report;
 }
 

@@ -254,6 +254,7 @@ class StageTrainer {
   void backward(size_t chunk, size_t microbatch);
   void compute_weights(size_t chunk, size_t microbatch, int32_t slice);
   void compute(const Chunk& chunk, Flight& flight);
+  int64_t held(Owner owner) const;  // on the device that this rank computes on
   void note_peak();
   void release(Flight& flight);
   void evaluate_one(size_t chunk, size_t microbatch);
@@ -355,7 +356,9 @@ class StageTrainer {
   double last_reduce_idle_s_ = 0, step_begun_s_ = 0;
   double awaited_s_ = 0;  // parameters that were on their way, in this step
   int64_t kept_bytes_ = 0, most_kept_bytes_ = 0, largest_flight_bytes_ = 0;
-  int64_t backward_began_bytes_ = 0;  // counted then: what is computed again comes on top of what was kept
+  struct {
+    int64_t activations = 0, working = 0;
+  } backward_began_;  // what was held then: what is computed again comes on top of what was kept
   const std::function<void()> note_peak_ = [this] { note_peak(); };
   bool update_ = true;
 };

@@ -1,11 +1,10 @@
-#include "trireme/device/counted_memory.h"
+#include "trireme/memory/counters.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -14,24 +13,15 @@ namespace trireme {
 
 namespace {
 
-using Counter = std::atomic<int64_t>;
-
-// A thread's counter. Tensors may outlive the thread that made them, so counters are kept for ever; there are few.
-Counter& counter_of_thread() {
-  static std::mutex mutex;
-  static auto& all = *new std::vector<std::unique_ptr<Counter>>;
-  thread_local Counter* mine = nullptr;
-  if (!mine) {
-    std::lock_guard lock(mutex);
-    mine = all.emplace_back(std::make_unique<Counter>(0)).get();
-  }
-  return *mine;
-}
-
-// In front of each block: how large it is and who counts it.
+// In front of each block: how large it is and who holds it.
 struct Head {
   int64_t bytes;
-  Counter* counter;
+  Ledger::Counts* counts;
+  std::atomic<Owner> owner;
+
+  void charge(int64_t more) const { Ledger::charge(*counts, Memory::host, owner, more); }
+  // The whole block is kept to spare, or no longer.
+  void charge_spare(int64_t more) const { Ledger::charge(*counts, Memory::host, Owner::spare, more); }
 };
 static_assert(sizeof(Head) <= c10::gAlignment);
 
@@ -53,6 +43,7 @@ class SpareBlocks {
     void* block = found->second.back();
     found->second.pop_back();
     held_ -= bytes;
+    static_cast<const Head*>(block)->charge_spare(-static_cast<int64_t>(bytes));
     return block;
   }
 
@@ -61,6 +52,7 @@ class SpareBlocks {
     if (held_ + bytes > most_held) return false;
     blocks_[bytes].push_back(block);
     held_ += bytes;
+    static_cast<const Head*>(block)->charge_spare(static_cast<int64_t>(bytes));
     return true;
   }
 
@@ -88,9 +80,9 @@ class CountingAllocator final : public c10::Allocator {
     const size_t size = block_bytes(bytes);
     void* spare = size < SpareBlocks::least ? nullptr : spare_blocks().take(size);
     auto* block = static_cast<char*>(spare ? spare : c10::alloc_cpu(size));
-    auto& counter = counter_of_thread();
-    counter.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
-    new (block) Head{static_cast<int64_t>(bytes), &counter};
+    const auto holding = holding_of_pass();
+    const auto* head = new (block) Head{static_cast<int64_t>(bytes), &holding.charged(), holding.owner};
+    head->charge(head->bytes);
     void* data = block + c10::gAlignment;
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
@@ -101,12 +93,11 @@ class CountingAllocator final : public c10::Allocator {
     default_copy_data(target, source, bytes);
   }
 
- private:
   static void release(void* data) {
     if (!data) return;
     auto* block = static_cast<char*>(data) - c10::gAlignment;
     const auto* head = reinterpret_cast<const Head*>(block);
-    head->counter->fetch_sub(head->bytes, std::memory_order_relaxed);
+    head->charge(-head->bytes);
     const size_t size = block_bytes(static_cast<size_t>(head->bytes));
     if (size < SpareBlocks::least || !spare_blocks().give(block, size)) c10::free_cpu(block);
   }
@@ -114,12 +105,16 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
-void count_memory() {
-  static auto& allocator = *new CountingAllocator;
-  static std::once_flag once;
-  std::call_once(once, [] { c10::SetCPUAllocator(&allocator, /*priority=*/1); });
+bool hand_over_on_host(const c10::DataPtr& memory, Owner to) {
+  if (memory.get_deleter() != &CountingAllocator::release) return false;
+  auto& head = *reinterpret_cast<Head*>(static_cast<char*>(memory.get_context()) - c10::gAlignment);
+  Ledger::hand_over(*head.counts, Memory::host, head.owner.exchange(to), to, head.bytes);
+  return true;
 }
 
-int64_t counted_bytes() { return counter_of_thread().load(std::memory_order_relaxed); }
+void count_host_memory() {
+  static auto& allocator = *new CountingAllocator;
+  c10::SetCPUAllocator(&allocator, /*priority=*/1);
+}
 
 }  // namespace trireme
