@@ -21,7 +21,7 @@ enum class Owner : uint8_t {
   codec,        // what it encodes into, and decodes from
   activations,  // what forward passes leave for their backward passes, and need themselves
   working,      // what backward passes and updates need for themselves
-  messages,     // on their way between ranks
+  messages,     // from other ranks, as long as somebody needs them, and what ranks share to carry them
   samples,
   teacher,
   checkpoint,  // copies that are being written

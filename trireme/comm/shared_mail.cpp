@@ -7,6 +7,7 @@
 #include "trireme/base/log.h"
 #include "trireme/device/device_slots.h"
 #include "trireme/observe/board.h"
+#include "trireme/observe/ledger.h"
 
 namespace trireme {
 
@@ -77,6 +78,7 @@ struct SharedMail::Incoming {
   int64_t slot_bytes = 0, device_slot_bytes = 0;
   std::unique_ptr<SlotReceiver> device;
   uint32_t taken = 0;           // slots that were emptied
+  ChargedBytes held, held_on_card;  // here: both ends map it, and one counts it
   int64_t bytes = 0, came = 0;  // of the message that is arriving now, and how many of them are here
   at::Tensor arriving;          // on the card
   std::byte* place = nullptr;   // where it goes
@@ -86,6 +88,7 @@ SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number,
     : group_(std::move(group)), rank_(rank), number_(number), peers_(peers) {
   const int64_t slot_bytes = slot_bytes_for(peers, most_slot_bytes);
   const size_t bytes = Ring::bytes_for(slot_bytes);
+  const OwnerScope scope(Owner::messages);
   for (const int from : peers_.from) {
     auto way = std::make_unique<Incoming>();
     const auto make = [&] {
@@ -97,8 +100,12 @@ SharedMail::SharedMail(std::shared_ptr<SharedGroup> group, int rank, int number,
     if (peers.device.is_cuda() && peers.on_cards) {
       way->ring->device_slot_bytes = way->device_slot_bytes = slot_bytes_for(peers, most_device_slot_bytes);
       way->device = SlotReceiver::make(peers.device, way->device_slot_bytes, peers.trace);
-      if (way->device) way->ring->receiver = way->device->end();
+      if (way->device) {
+        way->ring->receiver = way->device->end();
+        way->held_on_card = ChargedBytes(Memory::card, device_slots * way->device_slot_bytes);
+      }
     }
+    way->held = ChargedBytes(Memory::host, static_cast<int64_t>(bytes));
     incoming_.emplace(from, std::move(way));
   }
 }

@@ -17,6 +17,7 @@
 #include "trireme/comm/shared_mail.h"
 #include "trireme/device/card_memory.h"
 #include "trireme/observe/board.h"
+#include "trireme/observe/ledger.h"
 
 namespace trireme {
 
@@ -72,6 +73,8 @@ class SharedTransport final : public Transport {
         group_(group),
         rank_(rank),
         size_(group->size) {
+    const OwnerScope scope(Owner::messages);
+    held_ = ChargedBytes(Memory::host, sizeof(Lane));
     reads_ = !group_->threads() && try_reaching(meeting_);
     collectives_.set_reads(reads_);
   }
@@ -127,6 +130,12 @@ class SharedTransport final : public Transport {
     AllocationPtr staging;
     int64_t piece_bytes = least_piece_bytes;
     SharedCollectives collectives;
+    ChargedBytes held{};
+
+    void charge() {
+      const OwnerScope scope(Owner::messages);
+      held = ChargedBytes(Memory::card, 4 * piece_bytes);
+    }
   };
 
   AllocationPtr share(int64_t bytes);
@@ -209,6 +218,7 @@ class SharedTransport final : public Transport {
   const int size_;
   std::vector<AllocationPtr> allocations_;
   std::unique_ptr<Cards> cards_;
+  ChargedBytes held_;  // of the group's memory: this rank's lane
   int splits_ = 0, mails_ = 0;
   bool reads_ = false, uses_cards_ = true;
 };
@@ -288,6 +298,7 @@ void SharedTransport::use_cards(at::Device device) {
   const auto grow = [this, device](int64_t bytes) { return grow_staging(bytes, device); };
   SharedCollectives collectives(meeting_, *work, finder(), staged, Cards::least_piece_bytes, grow);
   cards_.reset(new Cards{std::move(work), std::move(staging), Cards::least_piece_bytes, std::move(collectives)});
+  cards_->charge();
 }
 
 int64_t SharedTransport::grow_staging(int64_t bytes, at::Device device) {
@@ -298,6 +309,7 @@ int64_t SharedTransport::grow_staging(int64_t bytes, at::Device device) {
   if (auto larger = share_on_cards(4 * piece, device)) {
     const auto smaller = std::exchange(cards_->staging, std::move(larger));
     cards_->piece_bytes = piece;
+    cards_->charge();
     for (int i = 0; i < size_; ++i) {
       if (i != rank_) smaller->cards[i].reset();
     }

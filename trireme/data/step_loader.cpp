@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/observe/ledger.h"
 
 namespace trireme {
 

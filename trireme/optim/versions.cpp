@@ -147,7 +147,7 @@ void WeightVersions::change(size_t b, const std::function<void(Bucket&)>& optimi
     ParameterStore::publish(bucket);
     return;
   }
-  const OwnerScope scope(Owner::versions);
+  const OwnerScope scope(Owner::working);
   if (!before_.defined() || before_.numel() < bucket.elements) before_ = at::empty_like(bucket.master);
   auto before = before_.narrow(0, 0, bucket.elements);
   before.copy_(bucket.master);

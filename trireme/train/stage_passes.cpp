@@ -148,10 +148,8 @@ void StageTrainer::forward(size_t c, size_t m) {
   const auto& stage = *chunk.stage;
   if (flow_) flow_->versions.use(flight.version);
   flight.inputs.clear();
-  for (auto& message : flight.arrived) {
-    flight.inputs.push_back(message.take().detach().requires_grad_(true));
-    hand_over(flight.inputs.back(), Owner::activations);
-  }
+  if (stage.first()) flight.inputs.push_back(inputs_of(flight.data.inputs));
+  for (auto& message : flight.arrived) flight.inputs.push_back(message.take().detach().requires_grad_(true));
   const int64_t before = held(Owner::activations);
   const auto count = [&] {
     flight.bytes = held(Owner::activations) - before;
@@ -160,7 +158,6 @@ void StageTrainer::forward(size_t c, size_t m) {
     most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_);
     largest_flight_bytes_ = std::max(largest_flight_bytes_, flight.bytes);
   };
-  if (stage.first()) flight.inputs.insert(flight.inputs.begin(), inputs_of(flight.data.inputs));
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
   if (deals_statistics()) remember_dealt(chunk, flight.step * numbers_ + number_of(in_step(activation, m)));
   compute(chunk, flight);
