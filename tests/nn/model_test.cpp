@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "tests/close.h"
 #include "trireme/base/error.h"
+#include "trireme/spec/models/models.h"
 
 namespace trireme {
 namespace {
@@ -245,6 +247,87 @@ TEST(CrossEntropy, SumsOverEveryTarget) {
   expect_close(cross_entropy_sum(logits, targets), expected, 1e-14);
   EXPECT_EQ(cross_entropy_sum(logits.to(at::kBFloat16), targets).scalar_type(), at::kFloat);
   expect_close(cross_entropy_sum(logits.to(at::kBFloat16), targets), expected, 1e-2);
+}
+
+// What plans and dry runs go by is the table that is made without a tensor; what trains says its own. They are one.
+TEST(Tables, AreThoseOfTheModelsThatAreBuiltByThem) {
+  std::vector<std::pair<std::string, ModelConfig>> models;
+  const auto add = [&](const std::string& name, ModelConfig config, const std::function<void(ModelConfig&)>& change) {
+    change(config);
+    models.emplace_back(name, std::move(config));
+  };
+  const auto plain = [](ModelConfig&) {};
+  const ModelConfig gpt = small_gpt();
+  const ModelConfig llama{.kind = ModelKind::llama, .layers = 2, .width = 16, .heads = 4, .context = 12};
+  for (const auto& [kind, config] : {std::pair{"gpt", gpt}, std::pair{"llama", llama}}) {
+    const std::string name = kind;
+    add(name, config, plain);
+    add(name + ", dropout", config, [](auto& changed) { changed.dropout = 0.1; });
+    add(name + ", skip", config, [](auto& changed) { changed.skip = true; });
+    add(name + ", frozen", config, [](auto& changed) { changed.freeze = "h.0.*, *.weight"; });
+    add(name + ", adapters", config, [](auto& changed) { changed.lora_rank = 2; });
+    add(name + ", adapters everywhere", config, [](auto& changed) {
+      changed.lora_rank = 3;
+      changed.lora_targets = "*";
+    });
+    add(name + ", own vocabulary", config, [](auto& changed) { changed.vocab = 77; });
+  }
+  add("gpt, untied", gpt, [](auto& changed) { changed.untied = true; });
+  add("gpt, untied and frozen", gpt, [](auto& changed) {
+    changed.untied = true;
+    changed.freeze = "wte.*";
+  });
+  add("llama, tied", llama, [](auto& changed) { changed.tied = true; });
+  add("llama, grouped", llama, [](auto& changed) {
+    changed.kv_heads = 2;
+    changed.hidden = 24;
+    changed.lora_rank = 2;
+  });
+  add("mlp", small_mlp(), plain);
+  add("mlp, frozen", small_mlp(), [](auto& changed) { changed.freeze = "*.0.*"; });
+  add("mlp, skip and dropout", small_mlp(), [](auto& changed) {
+    changed.layers = 3;
+    changed.skip = true;
+    changed.dropout = 0.2;
+  });
+  for (const auto& [kind, name] : std::vector<std::pair<ModelKind, std::string>>{{ModelKind::resnet18, "resnet18"},
+                                                                                 {ModelKind::resnet34, "resnet34"},
+                                                                                 {ModelKind::resnet50, "resnet50"},
+                                                                                 {ModelKind::vgg11, "vgg11"},
+                                                                                 {ModelKind::vgg16, "vgg16"},
+                                                                                 {ModelKind::alexnet, "alexnet"},
+                                                                                 {ModelKind::googlenet, "googlenet"},
+                                                                                 {ModelKind::cnn, "cnn"}}) {
+    const ModelConfig images{.kind = kind, .classes = 7};
+    add(name, images, plain);
+    add(name + ", large", images, [](auto& changed) { changed.image = 224; });
+    add(name + ", grey", images, [](auto& changed) { changed.channels = 1; });
+    add(name + ", dropout", images, [](auto& changed) { changed.dropout = 0.5; });
+    add(name + ", local", images, [](auto& changed) { changed.batch_norm = BatchNormKind::local; });
+    add(name + ", frozen biases", images, [](auto& changed) { changed.freeze = "*.bias"; });
+  }
+  for (const auto& [name, config] : models) {
+    for (const int64_t bytes : {8, 4, 2}) {
+      SCOPED_TRACE(name);
+      LayerTable foreseen;
+      try {
+        foreseen = model_table(config, 50, bytes);
+      } catch (const Error&) {  // names nothing in this model
+        EXPECT_THROW(build_model(config, 50), Error);
+        continue;
+      }
+      const auto built = build_model(config, 50)->table(bytes);
+      ASSERT_EQ(built.layers.size(), foreseen.layers.size());
+      for (size_t i = 0; i < built.layers.size(); ++i)
+        EXPECT_TRUE(built.layers[i] == foreseen.layers[i]) << foreseen.layers[i].name;
+      ASSERT_EQ(built.weights.size(), foreseen.weights.size());
+      for (size_t i = 0; i < built.weights.size(); ++i)
+        EXPECT_TRUE(built.weights[i] == foreseen.weights[i]) << foreseen.weights[i].name;
+      EXPECT_TRUE(built.skips == foreseen.skips);
+      EXPECT_EQ(built.input, foreseen.input);
+      EXPECT_EQ(built.element_bytes, foreseen.element_bytes);
+    }
+  }
 }
 
 }  // namespace

@@ -28,6 +28,14 @@ ParameterStore store_of(const Model& model, Precision precision, double bucket_b
   return {model.parameters(), precision, at::kCPU, bucket_bytes, zero_bytes};
 }
 
+// Plans count bytes without torch, which knows best.
+TEST(Precisions, HaveTheBytesThatPlansCount) {
+  for (const auto precision : {Precision::fp64, Precision::fp32, Precision::bf16}) {
+    EXPECT_EQ(value_bytes(precision), static_cast<int64_t>(at::elementSize(value_type(precision))));
+    EXPECT_EQ(master_bytes(precision), static_cast<int64_t>(at::elementSize(master_type(precision))));
+  }
+}
+
 TEST(ParameterStore, FillsBucketsInTheOrderOfReadyGradients) {
   const auto model = small_gpt();
   const auto parameters = model->parameters();

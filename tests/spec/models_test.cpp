@@ -74,7 +74,8 @@ TEST(ModelTable, CountsWhatIsFrozen) {
   config.freeze.clear();
   config.lora_rank = 2;
   const auto adapted = model_table(config, 30);
-  EXPECT_TRUE(has_adapters(adapted.weights));
+  EXPECT_TRUE(named(adapted, "h.0.attn.c_attn.lora_A.weight").adapter);
+  EXPECT_FALSE(named(adapted, "h.0.attn.c_attn.weight").adapter);
   EXPECT_EQ(adapted.layers[1].parameters - adapted.layers[1].frozen, 2 * (8 + 24) + 2 * (8 + 8));
   EXPECT_EQ(named(adapted, "h.0.attn.c_attn.lora_A.weight").shape, (std::vector<int64_t>{2, 8}));
   EXPECT_EQ(named(adapted, "h.0.attn.c_attn.lora_B.weight").shape, (std::vector<int64_t>{24, 2}));

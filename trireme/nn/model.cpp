@@ -30,10 +30,11 @@ Projection Layer::projection(const std::string& name, WeightLayout layout, const
   Projection projection;
   projection.layout = layout;
   projection.weight = parameter(name + ".weight");
+  const auto [a, b] = adapter_names(name);
   for (const auto& one : parts_.parameters) {
     if (one->name == name + ".bias") projection.bias = one;
-    if (one->name == name + ".lora_A.weight") projection.lora_a = one;
-    if (one->name == name + ".lora_B.weight") projection.lora_b = one;
+    if (one->name == a) projection.lora_a = one;
+    if (one->name == b) projection.lora_b = one;
   }
   if (projection.lora_a) projection.lora_scale = config.lora_alpha / static_cast<double>(config.lora_rank);
   return projection;

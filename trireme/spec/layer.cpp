@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -24,9 +25,18 @@ int64_t product(const std::vector<int64_t>& shape) {
 int64_t ParameterSpec::elements() const { return product(shape); }
 int64_t BufferSpec::elements() const { return product(shape); }
 
-bool has_adapters(const std::vector<ParameterSpec>& parameters) {
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const auto& parameter) { return parameter.name.ends_with(".lora_A.weight"); });
+namespace {
+
+constexpr std::string_view first_half = ".lora_A.weight", second_half = ".lora_B.weight";
+
+}  // namespace
+
+AdapterNames adapter_names(const std::string& name) {
+  return {name + std::string(first_half), name + std::string(second_half)};
+}
+
+std::string adapted_by(const std::string& parameter) {
+  return parameter.ends_with(first_half) ? parameter.substr(0, parameter.size() - first_half.size()) : "";
 }
 
 LayerSpec& LayerTable::add_layer(std::string name) {

@@ -19,6 +19,8 @@ struct Initial {
   static Initial normal(double deviation) { return {Kind::normal, deviation}; }
   static Initial uniform(double bound) { return {Kind::uniform, bound}; }
   static Initial given() { return {Kind::given, 0}; }  // as it is
+
+  bool operator==(const Initial&) const = default;
 };
 
 // What a parameter is to those who update or send it: a matrix of a product, a vector such as a bias or a gain, or a
@@ -32,10 +34,13 @@ struct ParameterSpec {
   ParameterKind kind = ParameterKind::matrix;
   bool trained = true;  // frozen otherwise: it has no gradient and never changes
   bool wide = false;    // computed with in the master's type also where the others are bf16
+  bool adapter = false;  // a half of a low-rank adapter (LoRA) of a matrix
 
   // Weight decay applies to matrices and tables, not to biases and gains.
   bool decays() const { return kind != ParameterKind::vector; }
   int64_t elements() const;
+
+  bool operator==(const ParameterSpec&) const = default;
 };
 
 // What a layer remembers from step to step besides its parameters, and no gradient changes.
@@ -46,10 +51,18 @@ struct BufferSpec {
   bool counts = false;  // int64; otherwise fp32 at least
 
   int64_t elements() const;
+
+  bool operator==(const BufferSpec&) const = default;
 };
 
-// Whether there are low-rank adapters (LoRA) among the parameters: a checkpoint then holds what is trained alone.
-bool has_adapters(const std::vector<ParameterSpec>& parameters);
+// How the two halves of the adapter of a matrix NAME.weight are called, in our files and in those of peft: B · A is
+// added to the matrix.
+struct AdapterNames {
+  std::string a, b;
+};
+AdapterNames adapter_names(const std::string& name);
+// The NAME whose adapter's first half this is, or nothing.
+std::string adapted_by(const std::string& parameter);
 
 struct LayerSpec {
   std::string name;
@@ -63,11 +76,15 @@ struct LayerSpec {
   int64_t output = 0;         // elements handed to the next layer
   std::vector<size_t> uses;   // parameters, by number in the table, in the order of their first use
   std::vector<BufferSpec> buffers;
+
+  bool operator==(const LayerSpec&) const = default;
 };
 
 // The output of layer `from` is also added to the input of layer `to`, however many layers lie between.
 struct Skip {
   size_t from, to;
+
+  bool operator==(const Skip&) const = default;
 };
 
 struct LayerTable {

@@ -12,7 +12,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/log.h"
-#include "trireme/base/pattern.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/tensor_files.h"
 #include "trireme/train/checkpoint_parts.h"
@@ -116,9 +115,8 @@ void set_aside_checkpoints_after(const fs::path& run_dir, int64_t step) {
 
 ParameterList saved_parameters(const Model& model) {
   auto parameters = model.parameters();
-  const auto is_adapter = [](const auto& parameter) { return matches("*.lora_A.weight", parameter->name); };
-  if (std::any_of(parameters.begin(), parameters.end(), is_adapter))
-    std::erase_if(parameters, [](const auto& parameter) { return !parameter->trained; });
+  if (std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter->adapter; }))
+    std::erase_if(parameters, [](const auto& parameter) { return !parameter->adapter; });
   return parameters;
 }
 

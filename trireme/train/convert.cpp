@@ -110,10 +110,10 @@ class Conversion {
                fmt::join(piece.found.info->shape, ", "), piece.found.path->string(), fmt::join(parameter.shape, ", "));
       }
       known.erase(found);
-      const auto stem = parameter.name.substr(0, parameter.name.rfind(".weight"));
-      if (adapters.contains(stem + ".lora_A.weight")) {
-        piece.lora_a = take(adapters, stem + ".lora_A.weight");
-        piece.lora_b = take(adapters, stem + ".lora_B.weight");
+      const auto [a, b] = adapter_names(parameter.name.substr(0, parameter.name.rfind(".weight")));
+      if (adapters.contains(a)) {
+        piece.lora_a = take(adapters, a);
+        piece.lora_b = take(adapters, b);
       }
       shapes_[piece.name] = parameter.shape;
       pieces_.push_back(piece);
@@ -249,8 +249,8 @@ class Conversion {
         [&](const std::string& name) { return "base_model.model." + hugging_face::their_name(model_, name); }, result);
     std::vector<std::string> targets;
     for (const auto& piece : pieces_) {
-      const auto at = piece.name.find(".lora_A.");
-      if (at != std::string::npos) targets.push_back(hugging_face::their_name(model_, piece.name.substr(0, at)));
+      const auto name = adapted_by(piece.name);
+      if (!name.empty()) targets.push_back(hugging_face::their_name(model_, name));
     }
     const ordered_json config{{"peft_type", "LORA"},
                               {"task_type", "CAUSAL_LM"},

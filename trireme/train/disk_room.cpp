@@ -17,10 +17,11 @@ namespace {
 // What CheckpointWriter::save() writes of the parameters and buffers of all stages.
 uint64_t bytes_of_one(const RunConfig& config, const LayerTable& table) {
   const int64_t master = master_bytes(config.train.precision), value = value_bytes(config.train.precision);
-  const bool adapters_alone = has_adapters(table.weights);
+  const bool adapters_alone =
+      std::any_of(table.weights.begin(), table.weights.end(), [](const auto& one) { return one.adapter; });
   int64_t bytes = 0;
   for (const auto& parameter : table.weights) {
-    if (adapters_alone && !parameter.trained) continue;
+    if (adapters_alone && !parameter.adapter) continue;
     bytes += parameter.elements() * (parameter.trained ? master * (1 + moments_of(config.optimizer)) : value);
   }
   for (const auto& layer : table.layers) {

@@ -7,7 +7,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
-#include "trireme/base/pattern.h"
 #include "trireme/spec/hugging_face.h"
 
 namespace trireme {
@@ -64,7 +63,7 @@ void load_weights(const SourceModel& source, const ParameterList& parameters, Pa
   auto known = by_our_names(source, *files);
   const auto masters = store.masters();
   for (const auto& parameter : parameters) {
-    if (matches_any({"*.lora_A.weight", "*.lora_B.weight"}, parameter->name)) continue;
+    if (parameter->adapter) continue;
     const auto found = known.find(parameter->name);
     if (found == known.end()) refuse("{} has no {}, which this model needs", source.folder.string(), parameter->name);
     const auto& target = masters.at(parameter.get());

@@ -43,8 +43,7 @@ void freeze(LayerTable& table, const ModelConfig& config) {
   }
   bool any = false;
   for (auto& parameter : table.weights) {
-    const bool adapter = matches_any({"*.lora_A.weight", "*.lora_B.weight"}, parameter.name);
-    parameter.trained = config.lora_rank > 0 ? adapter : !matches_any(patterns, parameter.name);
+    parameter.trained = config.lora_rank > 0 ? parameter.adapter : !matches_any(patterns, parameter.name);
     any = any || parameter.trained;
   }
   if (any) return;
@@ -92,8 +91,9 @@ void describe_projection(LayerTable& table, const std::string& name, int64_t inp
   table.add(name + ".weight", in_out ? std::vector{inputs, outputs} : std::vector{outputs, inputs}, initial);
   if (bias) table.add(name + ".bias", {outputs}, Initial::zeros());
   if (config.lora_rank == 0 || !matches_any(split_patterns(config.lora_targets), name)) return;
-  table.add(name + ".lora_A.weight", {config.lora_rank, inputs}, linear_start(inputs));
-  table.add(name + ".lora_B.weight", {outputs, config.lora_rank}, Initial::zeros());
+  const auto [a, b] = adapter_names(name);
+  table.add(a, {config.lora_rank, inputs}, linear_start(inputs)).adapter = true;
+  table.add(b, {outputs, config.lora_rank}, Initial::zeros()).adapter = true;
 }
 
 void count_token_head(LayerSpec& layer, const ModelConfig& config, int64_t vocab) {
