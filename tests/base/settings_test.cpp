@@ -93,6 +93,19 @@ TEST(SettingsTest, ANumberThatWasASwitchReadsItsWords) {
   EXPECT_THROW(settings.override_with("ahead=yes"), Error);
 }
 
+TEST(SettingsTest, ASettingMayBeReadOnlyWhereOthersSaySo) {
+  bool moves = false;
+  double momentum = 0.9, rate = 0.1;
+  Settings settings;
+  settings.add("moves", moves, "Whether there is momentum.");
+  settings.add("momentum", momentum, "Share of the last update.").below(1).read_if([&moves] { return moves; });
+  settings.add("rate", rate, "How far.");
+  EXPECT_FALSE(settings.is_read("momentum"));
+  EXPECT_TRUE(settings.is_read("rate"));
+  settings.override_with("moves=true");
+  EXPECT_TRUE(settings.is_read("momentum"));
+}
+
 TEST(SettingsTest, ReadsFilesAndNamesThem) {
   Example example;
   Settings settings = describe(example);

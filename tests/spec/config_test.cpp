@@ -10,6 +10,7 @@
 
 #include "tests/data/temporary.h"
 #include "trireme/base/error.h"
+#include "trireme/spec/plan_file.h"
 
 namespace trireme {
 namespace {
@@ -285,6 +286,56 @@ TEST_F(ConfigTest, SynchronisedBatchNormNeedsOneOrder) {
   EXPECT_EQ(refusal(with(arrival, {"parallel.deterministic=true"})), refusal(arrival));
   EXPECT_EQ(refusal(with(arrival, {"parallel.data=1"})), "(accepted)");
   EXPECT_EQ(refusal(with(arrival, {"model.batch_norm=local"})), "(accepted)");
+  EXPECT_EQ(refusal(with(arrival, {"parallel.replicas=[2,2]"})), refusal(arrival));
+  EXPECT_EQ(refusal(with(arrival, {"parallel.replicas=[1,1]"})), "(accepted)");
+  const std::vector<std::string> flow{"data.kind=synthetic", "model.kind=resnet18", "parallel.schedule=pipedream",
+                                      "parallel.pipe=2"};
+  const auto refused =
+      "command line: model.batch_norm = sync (default) must be local, or parallel.data 1, with parallel.schedule = "
+      "pipedream";
+  EXPECT_EQ(refusal(flow), refused);
+  EXPECT_EQ(refusal(with(flow, {"parallel.replicas=[2,2]"})), refused);
+  EXPECT_EQ(refusal(with(flow, {"parallel.replicas=[1,1]"})), "(accepted)");
+  EXPECT_EQ(refusal(with(flow, {"parallel.replicas=[2,1]"})), "(accepted)");  // where microbatches are dealt in turn
+  EXPECT_EQ(refusal(with(flow, {"parallel.replicas=[2,2]", "model.batch_norm=local"})), "(accepted)");
+}
+
+// Wherever a run is started from, and in a copy of its settings in another folder.
+TEST_F(ConfigTest, ATableOfActionsIsLookedForBesideTheFileThatNamesIt) {
+  const auto table = [&](const RunConfig& config) { return std::filesystem::path(config.parallel.options.file); };
+  const auto run = file("run.yaml", "parallel: {pipe: 2, schedule: file, schedule_file: tables/actions.csv}\n");
+  const auto config = load_config({run}, {});
+  EXPECT_EQ(table(config), run.parent_path() / "tables/actions.csv");
+  EXPECT_EQ(table(load_config({file("copy.yaml", resolved_yaml(config))}, {})), table(config));
+  EXPECT_EQ(table(load_config({run}, {"parallel.schedule_file=actions.csv"})),
+            std::filesystem::current_path() / "actions.csv");
+  EXPECT_EQ(table(load_config({run}, {"parallel.schedule_file=/tmp/actions.csv"})), "/tmp/actions.csv");
+  const auto plan = file("plan.yaml",
+                         "made_for: {ranks: 2, layers: 6, batch: 32}\n"
+                         "parallel: {pipe: 2, schedule: file, schedule_file: ../actions.csv}\n");
+  const auto read = read_plan(plan);
+  EXPECT_EQ(table(load_config({}, {}, &read)), plan.parent_path().parent_path() / "actions.csv");
+}
+
+TEST_F(ConfigTest, KnowsWhichSettingsAreRead) {
+  RunConfig config;
+  const auto settings = describe(config);
+  const auto read = [&](const char* key) { return settings.is_read(key); };
+  EXPECT_TRUE(read("optimizer.beta1"));
+  EXPECT_FALSE(read("optimizer.momentum"));
+  config.optimizer.kind = OptimizerKind::sgd;
+  EXPECT_FALSE(read("optimizer.beta1"));
+  EXPECT_TRUE(read("optimizer.momentum"));
+  EXPECT_TRUE(read("model.heads"));
+  EXPECT_FALSE(read("model.image"));
+  config.model.kind = ModelKind::resnet18;
+  EXPECT_FALSE(read("model.heads"));
+  EXPECT_TRUE(read("model.image"));
+  EXPECT_FALSE(read("sync.codec_keep"));
+  config.sync.codec.kind = CodecKind::top_k;
+  EXPECT_TRUE(read("sync.codec_keep"));
+  EXPECT_FALSE(read("distill.weight"));
+  EXPECT_TRUE(read("train.seed"));
 }
 
 TEST_F(ConfigTest, TheResolvedCopyIsTheSameConfiguration) {
@@ -345,7 +396,7 @@ TEST_F(ConfigTest, WhatOnlySomeSchedulesHaveIsRefusedOfOthers) {
        "parallel.vertical_sync = true must be false with parallel.schedule = pipedream-2bw"},
       {{"parallel.in_flight=3"}, "parallel.in_flight = 3 must be 0 with parallel.schedule = 1f1b"},
       {{"parallel.chunks=2"}, "parallel.chunks = 2 must be 0 with parallel.schedule = 1f1b"},
-      {{"parallel.schedule_file=x.csv"}, "parallel.schedule_file = x.csv must be empty with parallel.schedule = 1f1b"},
+      {{"parallel.schedule_file=x.csv"}, "/x.csv must be empty with parallel.schedule = 1f1b"},
       {{"parallel.schedule=file"}, "must name a table of actions with parallel.schedule = file"},
       {{"parallel.schedule=pipedream"}, "must be at least 2 with parallel.schedule = pipedream"},
       {{"parallel.schedule=pipedream", "parallel.pipe=2", "sync.kind=stale"},

@@ -202,12 +202,26 @@ TEST_F(PlanFileTest, IsRefusedWithTheLine) {
             "plan.yaml:20: unknown key train.batch, did you mean made_for.batch?");
   EXPECT_EQ(refusal("layers: 9", ""),
             "plan.yaml: made_for.layers is missing: a plan says what it was made for, so that no other run takes it "
-            "for its own");
+            "for its own; add it, as plan.yaml of a run's folder has it");
   EXPECT_THAT(refusal("layers: 9", "layers: 0"), HasSubstr("plan.yaml:4: made_for.layers = 0 must be at least 1"));
   EXPECT_THAT(refusal_of([&] { read_plan(file("version: 2\nnews: 1\n")); }),
               HasSubstr("plan.yaml:1: version = 2: made by a newer Trireme than this one, which reads plans up to "
                         "version 1"));
-  EXPECT_THAT(refusal_of([&] { read_plan(file("")); }), HasSubstr("made_for.ranks is missing"));
+  const auto many = read_plan(file("made_for: {ranks: 4, layers: 3, batch: 24}\nparallel: {pipe: 4}\n"));
+  EXPECT_THAT(refusal_of([&] { load_config({}, about_the_run, &many); }),
+              HasSubstr("plan.yaml:2: parallel.pipe = 4: the model has 3 layers, and a stage needs at least one"));
+  for (const char* nothing : {"", "# words\n", "version: 1\n"}) {
+    EXPECT_THAT(refusal_of([&] { read_plan(file(nothing)); }),
+                HasSubstr("plan.yaml: this plan is empty: give plan.yaml of a run's folder"));
+  }
+  EXPECT_EQ(refusal("pipe: 2", "pipe: two"), "plan.yaml:7: parallel.pipe = two must be an integer");
+  EXPECT_EQ(refusal("pipe: 2", "pipe: 2\n  pipe: 2"), "plan.yaml:8: parallel.pipe is given twice, first in line 7");
+  EXPECT_EQ(refusal("cuts: [4]", "cuts: {4: 1}"),
+            "plan.yaml:11: parallel.cuts must have one value (list of integers), not a map");
+  EXPECT_EQ(refusal("activations: keep", "activations: {h.9: recompute}"),
+            "plan.yaml:22: memory.activations must have one value (keep | recompute), not a map");
+  EXPECT_EQ(refusal("activations: keep", "activations: recompute h.9"),
+            "plan.yaml:22: memory.activations = recompute h.9 must be one of keep, recompute (did you mean recompute?)");
   EXPECT_THAT(refusal_of([&] { read_plan(file("[1]")); }), HasSubstr("a plan is a map of sections, not a list"));
   EXPECT_THAT(refusal_of([&] { read_plan(folder / "none.yaml"); }), HasSubstr("none.yaml: there is no such plan"));
   EXPECT_THAT(refusal_of([&] { read_plan(folder / ""); }), HasSubstr("this is a folder, not a plan file"));

@@ -133,6 +133,11 @@ Setting& Setting::once_a_switch() {
   return *this;
 }
 
+Setting& Setting::read_if(std::function<bool()> condition) {
+  condition_ = std::move(condition);
+  return *this;
+}
+
 std::string Setting::section() const {
   const auto dot = key_.rfind('.');
   return dot == std::string::npos ? "" : key_.substr(0, dot);

@@ -54,6 +54,9 @@ class Setting {
   Setting& below(double bound);
   // A number that earlier versions knew as a switch: false still reads as 0, true as 1.
   Setting& once_a_switch();
+  // Whether the value is read at all depends on the values of others, such as a momentum on the kind of optimizer.
+  Setting& read_if(std::function<bool()> condition);
+  bool is_read() const { return !condition_ || condition_(); }
 
   const std::string& key() const { return key_; }
   std::string section() const;  // "optimizer" of "optimizer.lr", "" of a setting without section
@@ -81,6 +84,7 @@ class Setting {
  private:
   std::string key_, sentence_, unit_, default_text_, location_;
   Field field_;
+  std::function<bool()> condition_;  // without one it is always read
 
   static constexpr double infinity = std::numeric_limits<double>::infinity();
   double least_ = -infinity, most_ = infinity;
@@ -126,8 +130,12 @@ class Settings {
 
   // Refuses two values that do not go together: "gpt.yaml:3: model.width = 130 must be divisible by model.heads = 4".
   [[noreturn]] void refuse_together(const std::string& key, const std::string& rule, const std::string& other) const;
+  void require(bool holds, const std::string& key, const std::string& rule, const std::string& other) const {
+    if (!holds) refuse_together(key, rule, other);
+  }
 
   bool is_set(const std::string& key) const { return at(key).is_set(); }  // by a file or an override
+  bool is_read(const std::string& key) const { return at(key).is_read(); }
   std::string text(const std::string& key) const { return at(key).text(); }
   std::string location(const std::string& key) const { return at(key).location(); }
   std::vector<std::string> keys() const;

@@ -1,5 +1,9 @@
 #include "trireme/spec/config.h"
 
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+
 #include "trireme/base/error.h"
 #include "trireme/base/paths.h"
 #include "trireme/spec/config_paths.h"
@@ -13,6 +17,16 @@ namespace {
 
 void describe_model(Settings& settings, ModelConfig& model) {
   settings.section("model", "The network that is trained.");
+  const auto of = [&model](std::initializer_list<ModelKind> kinds) -> std::function<bool()> {
+    return [&model, kinds = std::vector<ModelKind>(kinds)] {
+      return model.kind == ModelKind::custom || std::find(kinds.begin(), kinds.end(), model.kind) != kinds.end();
+    };
+  };
+  const auto of_tokens = of({ModelKind::gpt, ModelKind::llama}), of_vectors = of({ModelKind::mlp});
+  const std::function<bool()> of_images = [&model] {
+    return model.kind == ModelKind::custom || takes_images(model.kind);
+  };
+  const std::function<bool()> of_classes = [&model] { return !reads_tokens(model.kind); };
   settings.add_choice(
       "model.kind", model.kind,
       {{"gpt", ModelKind::gpt},
@@ -31,29 +45,36 @@ void describe_model(Settings& settings, ModelConfig& model) {
       "program that uses the library.");
   settings.add("model.layers", model.layers, "Transformer blocks, or hidden layers of an mlp.")
       .at_least(1)
-      .at_most(10'000);
+      .at_most(10'000)
+      .read_if(of({ModelKind::gpt, ModelKind::llama, ModelKind::mlp}));
   settings.add("model.width", model.width, "Size of the vector that passes from layer to layer.")
       .at_least(1)
-      .at_most(1'000'000);
+      .at_most(1'000'000)
+      .read_if(of({ModelKind::gpt, ModelKind::llama, ModelKind::mlp}));
   settings.add("model.heads", model.heads, "Attention heads of each block (gpt, llama); they share the width.")
-      .at_least(1);
+      .at_least(1)
+      .read_if(of_tokens);
   settings.add("model.context", model.context, "Length of a sequence (gpt, llama).")
       .unit("tokens")
       .at_least(1)
-      .at_most(100'000'000);
+      .at_most(100'000'000)
+      .read_if(of_tokens);
   settings.add("model.vocab", model.vocab, "Distinct tokens (gpt, llama); 0 = as many as the data needs.")
       .unit("tokens")
       .at_least(0)
-      .at_most(100'000'000);
+      .at_most(100'000'000)
+      .read_if(of_tokens);
   settings.add("model.dropout", model.dropout, "Probability that an activation is dropped in training.")
       .at_least(0)
       .below(1);
   settings.add("model.inputs", model.inputs, "Features of a sample (mlp only).")
       .at_least(1)
-      .at_most(100'000'000);
+      .at_most(100'000'000)
+      .read_if(of_vectors);
   settings.add("model.classes", model.classes, "Classes to tell apart (not gpt).")
       .at_least(1)
-      .at_most(100'000'000);
+      .at_most(100'000'000)
+      .read_if(of_classes);
   settings.add("model.skip", model.skip, "Whether the first layer's output is added to the last layer's input.");
   settings
       .add("model.image", model.image,
@@ -61,10 +82,12 @@ void describe_model(Settings& settings, ModelConfig& model) {
            "for small images.")
       .unit("pixels")
       .at_least(8)
-      .at_most(4096);
+      .at_most(4096)
+      .read_if(of_images);
   settings.add("model.channels", model.channels, "Colours of an image (image models only).")
       .at_least(1)
-      .at_most(1'000'000);
+      .at_most(1'000'000)
+      .read_if(of_images);
   settings.add_choice("model.batch_norm", model.batch_norm,
                       {{"sync", BatchNormKind::synchronised}, {"local", BatchNormKind::local}},
                       "Whose samples a BatchNorm normalises by: a microbatch of all replicas, or of each alone.");
@@ -77,8 +100,14 @@ void describe_model(Settings& settings, ModelConfig& model) {
            "Width inside a block (llama only); 0 = 8/3 of the width, rounded up to a multiple of 32.")
       .at_least(0)
       .at_most(10'000'000);
-  settings.add("model.rope_theta", model.rope_theta, "Base of the rotary positions' angles (llama only).").above(0);
-  settings.add("model.norm_epsilon", model.norm_epsilon, "Added to the variance in every norm (gpt, llama).").above(0);
+  settings
+      .add("model.rope_theta", model.rope_theta, "Base of the rotary positions' angles (llama only).")
+      .above(0)
+      .read_if(of({ModelKind::llama}));
+  settings
+      .add("model.norm_epsilon", model.norm_epsilon, "Added to the variance in every norm (gpt, llama).")
+      .above(0)
+      .read_if(of_tokens);
   settings.add("model.tied", model.tied,
                "Whether the head shares the token embedding (llama; gpt does unless untied).");
   settings.add("model.untied", model.untied, "Whether the head has a table of its own (gpt only).");
@@ -97,9 +126,11 @@ void describe_fine_tuning(Settings& settings, ModelConfig& model) {
       .at_least(0)
       .at_most(1'000'000);
   settings.add("model.lora_alpha", model.lora_alpha, "Adapters are added with the weight lora_alpha / lora_rank.")
-      .above(0);
+      .above(0)
+      .read_if([&model] { return model.lora_rank > 0; });
   settings.add("model.lora_targets", model.lora_targets,
-               "Matrices that get adapters: names with * for any characters, and commas between them.");
+               "Matrices that get adapters: names with * for any characters, and commas between them.")
+      .read_if([&model] { return model.lora_rank > 0; });
 }
 
 void describe_data(Settings& settings, DataConfig& data) {
@@ -118,7 +149,8 @@ void describe_data(Settings& settings, DataConfig& data) {
                "Debian's Fashion-MNIST).");
   settings.add_choice("data.dtype", data.dtype,
                       {{"auto", TokenType::automatic}, {"uint16", TokenType::uint16}, {"uint32", TokenType::uint32}},
-                      "How a token file stores a token; auto = as its header says, uint16 without a header.");
+                      "How a token file stores a token; auto = as its header says, uint16 without a header.")
+      .read_if([&data] { return data.kind == DataKind::tokens; });
   settings
       .add("data.validation", data.validation,
            "Share at the end of the data that is held out for evaluation; of images their test set is, unless 0.")
@@ -127,7 +159,8 @@ void describe_data(Settings& settings, DataConfig& data) {
       .at_most(0.5);
   settings.add("data.samples", data.samples, "Samples in the made-up data (synthetic only).")
       .unit("samples")
-      .at_least(1);
+      .at_least(1)
+      .read_if([&data] { return data.kind == DataKind::synthetic; });
   settings.add_choice("data.augment", data.augment,
                       {{"none", Augmentation::none}, {"standard", Augmentation::standard}},
                       "What is done to images in training: nothing, or a random crop of the padded image and a flip.");
@@ -183,26 +216,41 @@ void describe_distillation(Settings& settings, DistillConfig& distill) {
   settings.add("distill.weight", distill.weight, "The teacher's part of the loss; the rest is that of the targets.")
       .unit("fraction")
       .at_least(0)
-      .at_most(1);
+      .at_most(1)
+      .read_if([&distill] { return !distill.from.empty(); });
   settings.add("distill.temperature", distill.temperature, "By what both models' scores are divided to be compared.")
-      .above(0);
+      .above(0)
+      .read_if([&distill] { return !distill.from.empty(); });
 }
 
 void describe_optimizer(Settings& settings, OptimizerConfig& optimizer) {
   settings.section("optimizer", "How gradients change the parameters.");
+  const auto of = [&optimizer](OptimizerKind kind) -> std::function<bool()> {
+    return [&optimizer, kind] { return optimizer.kind == kind; };
+  };
   settings.add_choice("optimizer.kind", optimizer.kind, {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}},
                       "AdamW, or stochastic gradient descent with momentum.");
   settings.add("optimizer.lr", optimizer.lr, "Learning rate after the warmup.").above(0);
   settings.add("optimizer.weight_decay", optimizer.weight_decay, "Decay of the parameters towards zero.").at_least(0);
-  settings.add("optimizer.beta1", optimizer.beta1, "Decay of the mean of gradients (adamw only).").at_least(0).below(1);
+  settings
+      .add("optimizer.beta1", optimizer.beta1, "Decay of the mean of gradients (adamw only).")
+      .at_least(0)
+      .below(1)
+      .read_if(of(OptimizerKind::adamw));
   settings.add("optimizer.beta2", optimizer.beta2, "Decay of the mean of squared gradients (adamw only).")
       .at_least(0)
-      .below(1);
-  settings.add("optimizer.epsilon", optimizer.epsilon, "Added to the denominator of an update (adamw only).").above(0);
+      .below(1)
+      .read_if(of(OptimizerKind::adamw));
+  settings
+      .add("optimizer.epsilon", optimizer.epsilon, "Added to the denominator of an update (adamw only).")
+      .above(0)
+      .read_if(of(OptimizerKind::adamw));
   settings.add("optimizer.momentum", optimizer.momentum, "Share of the last update kept in the next (sgd only).")
       .at_least(0)
-      .below(1);
-  settings.add("optimizer.nesterov", optimizer.nesterov, "Look ahead along the momentum (sgd only).");
+      .below(1)
+      .read_if(of(OptimizerKind::sgd));
+  settings.add("optimizer.nesterov", optimizer.nesterov, "Look ahead along the momentum (sgd only).")
+      .read_if(of(OptimizerKind::sgd));
   settings.add("optimizer.clip", optimizer.clip, "Largest norm of the whole gradient, longer ones are scaled; 0 = off.")
       .at_least(0);
   settings.add_choice(
@@ -215,7 +263,8 @@ void describe_optimizer(Settings& settings, OptimizerConfig& optimizer) {
   settings.add("optimizer.final_lr", optimizer.final_lr, "Learning rate at the last step (cosine and linear).")
       .unit("fraction of lr")
       .at_least(0)
-      .at_most(1);
+      .at_most(1)
+      .read_if([&optimizer] { return optimizer.schedule != LrSchedule::constant; });
 }
 
 void describe_run(Settings& settings, CheckpointConfig& checkpoint, WatchdogConfig& watchdog, LogConfig& log) {
@@ -299,9 +348,7 @@ int64_t hidden_width(const ModelConfig& model) {
 }
 
 void check(const RunConfig& config, const Settings& settings) {
-  const auto require = [&](bool holds, const char* key, const char* rule, const char* other) {
-    if (!holds) settings.refuse_together(key, rule, other);
-  };
+  const auto require = std::bind_front(&Settings::require, &settings);
   const auto& model = config.model;
   const auto& data = config.data;
   const auto& train = config.train;
@@ -350,31 +397,49 @@ void check(const RunConfig& config, const Settings& settings) {
           "watchdog.heartbeat");
 }
 
+namespace {
+
+// With the home folder in the place of a leading ~.
+void expand(const char* key, std::string& path) {
+  try {
+    path = expand_home(path).string();
+  } catch (Error& error) {
+    error.add_context(key);
+    throw;
+  }
+}
+
+}  // namespace
+
+void take_paths_from(const std::filesystem::path& folder, RunConfig& config) {
+  auto& table = config.parallel.options.file;
+  expand("parallel.schedule_file", table);
+  if (!table.empty()) table = std::filesystem::absolute(folder / table).lexically_normal().string();
+}
+
 void expand_paths(RunConfig& config) {
-  const auto expand = [](const char* key, std::string& path) {
-    try {
-      path = expand_home(path).string();
-    } catch (Error& error) {
-      error.add_context(key);
-      throw;
-    }
-  };
   expand("run_dir", config.run_dir);
   expand("data.path", config.data.path);
   expand("data.mask", config.data.mask);
   expand("model.from", config.model.from);
   expand("distill.from", config.distill.from);
   expand("comm.links", config.comm.links);
-  expand("parallel.schedule_file", config.parallel.options.file);
 }
 
 RunConfig load_config(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides,
                       const PlanFile* plan) {
   RunConfig config;
   Settings settings = describe(config);
-  for (const auto& file : files) settings.read_file(file);
-  if (plan) take_decisions(*plan, settings);
+  for (const auto& file : files) {
+    settings.read_file(file);
+    take_paths_from(file.parent_path(), config);
+  }
+  if (plan) {
+    take_decisions(*plan, settings);
+    take_paths_from(plan->path.parent_path(), config);
+  }
   for (const auto& assignment : overrides) settings.override_with(assignment);
+  take_paths_from(std::filesystem::path(), config);
   expand_paths(config);
   if (!config.model.from.empty()) adopt_source_model(config, settings);
   settings.check();

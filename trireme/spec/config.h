@@ -171,7 +171,7 @@ struct SyncConfig {
 };
 
 // Whether a rank goes on without waiting, in every step, for what all the others did in it.
-inline bool is_loose(SyncKind kind) { return kind != SyncKind::allreduce && kind != SyncKind::root; }
+bool is_loose(SyncKind kind);
 
 struct CommConfig {
   TransportKind transport = TransportKind::automatic;

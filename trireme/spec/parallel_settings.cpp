@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace trireme {
 
@@ -52,7 +53,8 @@ void describe_parallel(Settings& settings, ParallelConfig& parallel) {
       .at_least(0)
       .at_most(64);
   settings.add("parallel.schedule_file", parallel.options.file,
-               "A table of actions, a row for each stage: 0F0,0F1,0B0,0B1 (with parallel.schedule=file).");
+               "A table of actions, a row for each stage: 0F0,0F1,0B0,0B1 (with parallel.schedule=file); its path begins "
+               "in the folder of the file that names it.");
   settings.add("parallel.vertical_sync", parallel.options.vertical_sync,
                "Whether a microbatch sees weights of the same age in all stages (pipedream only).");
   settings
@@ -89,9 +91,7 @@ void describe_memory(Settings& settings, MemoryConfig& memory) {
 }
 
 void check_parallel(const RunConfig& config, const Settings& settings) {
-  const auto require = [&](bool holds, const char* key, const char* rule, const char* other) {
-    if (!holds) settings.refuse_together(key, rule, other);
-  };
+  const auto require = std::bind_front(&Settings::require, &settings);
   const auto& parallel = config.parallel;
   const auto& options = parallel.options;
   const auto& row = row_of(parallel.schedule);
@@ -104,7 +104,7 @@ void check_parallel(const RunConfig& config, const Settings& settings) {
   require(!options.file.empty() || !row.reads_file(), "parallel.schedule_file", "must name a table of actions with",
           "parallel.schedule");
   const auto only_where_read = [&](bool given, const char* option, const char* rule) {
-    require(!given || row.reads(option), fmt::format("parallel.{}", option).c_str(), rule, "parallel.schedule");
+    require(!given || row.reads(option), fmt::format("parallel.{}", option), rule, "parallel.schedule");
   };
   only_where_read(options.in_flight != 0, "in_flight", "must be 0 with");
   only_where_read(options.chunks != 0, "chunks", "must be 0 with");
@@ -116,21 +116,20 @@ void check_parallel(const RunConfig& config, const Settings& settings) {
     require(config.sync.kind == SyncKind::allreduce, "sync.kind",
             "must be allreduce (every replica keeps versions of its own weights) with", "parallel.schedule");
     require(config.sync.order == SyncOrder::backward, "sync.order", "must be backward with", "parallel.schedule");
-    require(!shares_statistics(config.model) || parallel.pipe == 1 || parallel.data == 1 || !parallel.replicas.empty(),
-            "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");
   }
-  // Passes that wait for those of other replicas must be in the same order on all of them.
-  require(
-      !row.follows_arrivals || parallel.pipe == 1 || parallel.data == 1 || !shares_statistics(config.model),
-      "model.batch_norm", "must be local, or parallel.data 1, with", "parallel.schedule");
-  if (parallel.replicas.empty()) return;
-  require(count(parallel.replicas) == parallel.pipe, "parallel.replicas", "must be as many numbers as",
-          "parallel.pipe");
+  // Passes that wait for those of other replicas must be in the same order on all of them. Where stages differ in their
+  // replicas no pass waits for others.
+  const auto& replicas = parallel.replicas;
+  const bool even = std::equal(replicas.begin() + (replicas.empty() ? 0 : 1), replicas.end(), replicas.begin());
+  const bool alone = replicas.empty() ? parallel.data == 1 : even && replicas.front() == 1;
+  const bool any_order = row.follows_arrivals || (!row.drains && even);
+  require(!any_order || parallel.pipe == 1 || alone || !shares_statistics(config.model), "model.batch_norm",
+          "must be local, or parallel.data 1, with", "parallel.schedule");
+  if (replicas.empty()) return;
+  require(count(replicas) == parallel.pipe, "parallel.replicas", "must be as many numbers as", "parallel.pipe");
   require(parallel.data == 0, "parallel.data", "must be 0 with", "parallel.replicas");
   require(parallel.shares.empty(), "parallel.shares", "must be empty with", "parallel.replicas");
-  require(!row.reads_file() || std::count(parallel.replicas.begin(), parallel.replicas.end(),
-                                                       parallel.replicas.front()) == parallel.pipe,
-          "parallel.replicas", "must be equal numbers with", "parallel.schedule");
+  require(!row.reads_file() || even, "parallel.replicas", "must be equal numbers with", "parallel.schedule");
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #include "trireme/spec/plan_file.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/paths.h"
@@ -80,20 +81,33 @@ std::string plan_yaml(const Plan& plan) {
 
 PlanFile read_plan(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) refuse_missing(path, "plan");
-  PlanFile file;
+  PlanFile file{.path = path};
   RunConfig decisions;
   auto settings = describe(file.made_for, decisions);
   settings.read_file(path);
   settings.check();
   for (const auto& key : settings.keys()) {
-    if (settings.is_set(key)) {
-      file.lines.push_back({key, settings.text(key), settings.location(key)});
-    } else if (is_fact(key)) {
-      refuse("{}: {} is missing: a plan says what it was made for, so that no other run takes it for its own",
-             path.string(), key);
-    }
+    if (settings.is_set(key)) file.lines.push_back({key, settings.text(key), settings.location(key)});
+  }
+  if (file.lines.empty()) refuse("{}: this plan is empty: give plan.yaml of a run's folder", path.string());
+  for (const auto& key : settings.keys()) {
+    if (!is_fact(key) || settings.is_set(key)) continue;
+    refuse(
+        "{}: {} is missing: a plan says what it was made for, so that no other run takes it for its own; add it, as "
+        "plan.yaml of a run's folder has it",
+        path.string(), key);
   }
   return file;
+}
+
+std::optional<PlanFile> plan_of_run(const std::filesystem::path& run_dir) {
+  const auto path = run_dir / "plan.yaml";
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::ifstream lines(path);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(facts)) return read_plan(path);
+  }
+  return std::nullopt;
 }
 
 void take_decisions(const PlanFile& file, Settings& configuration) {
@@ -106,6 +120,10 @@ void check_decisions(const PlanFile& file, const RunConfig& config, const Settin
   auto layout = config.parallel;
   layout.schedule = ScheduleKind::gpipe;  // schedules change nothing of who is in which stage
   at_line(file.location("made_for.ranks"), [&] { make_mesh(layout, static_cast<int>(file.made_for.ranks)); });
+  if (config.parallel.pipe > file.made_for.layers) {
+    refuse("{}: parallel.pipe = {}: the model has {}, and a stage needs at least one", settings.location("parallel.pipe"),
+           config.parallel.pipe, counted(file.made_for.layers, "layer"));
+  }
   at_line(settings.location("parallel.cuts"), [&] { check_cuts(config.parallel.cuts, file.made_for.layers); });
 }
 

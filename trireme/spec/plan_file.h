@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct PlanFile {
     std::string location;  // "plan.yaml:7"
   };
 
+  std::filesystem::path path;
   MadeFor made_for;
   std::vector<Line> lines;  // all that the file says, facts and decisions
 
@@ -34,6 +36,9 @@ std::string plan_yaml(const Plan& plan);
 
 // Refuses what is no plan, with the line. A decision that is left out is left to the configuration; a fact may not be.
 PlanFile read_plan(const std::filesystem::path& path);
+
+// The plan in a run's folder, if one is there that can be read back: earlier programs wrote theirs for people alone.
+std::optional<PlanFile> plan_of_run(const std::filesystem::path& run_dir);
 
 // Gives the configuration what the plan decides.
 void take_decisions(const PlanFile& file, Settings& configuration);

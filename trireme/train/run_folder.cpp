@@ -69,6 +69,7 @@ void refuse_changes(const RunConfig& config, const CheckpointInfo& checkpoint) {
   then_settings.read_text(checkpoint.config, (checkpoint.folder / "manifest.json").string());
   for (const auto& key : now_settings.keys()) {
     if (may_change(key) || now_settings.text(key) == then_settings.text(key)) continue;
+    if (!now_settings.is_read(key) || !then_settings.is_read(key)) continue;  // it decides nothing
     // What sync.codec = auto had chosen is the same codec, by its name.
     const bool chosen = key == "sync.codec" && then_settings.text(key) == "auto";
     if (chosen && now_settings.text(key) == checkpoint.codec) continue;
