@@ -2,13 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
 #include <sstream>
 
 #include "tests/data/temporary.h"
 #include "tests/train/small.h"
 #include "trireme/spec/models/models.h"
+#include "trireme/spec/sync_settings.h"
 #include "trireme/train/checkpoint.h"
 
 namespace trireme {
@@ -108,27 +113,73 @@ TEST_F(RunByPlan, ResumesWithTheCodecThatWasChosen) {
               HasSubstr("sync.codec was auto in the run that"));
 }
 
+// Every example, under every schedule and every way to keep replicas together that it can be trained with.
 TEST_F(RunByPlan, EveryExampleIsReadBack) {
-  int examples = 0;
+  std::vector<std::vector<std::string>> ways{{}, {"memory.activations=recompute"}};
+  for (const auto& row : all_schedules()) {
+    if (row.reads_file()) continue;  // PlanFileTest has a table
+    for (const char* pipe : {"2", "3"})
+      ways.push_back({fmt::format("parallel.schedule={}", row.name), fmt::format("parallel.pipe={}", pipe),
+                      "train.microbatch=2"});
+  }
+  for (const auto& row : all_sync_kinds()) {
+    ways.push_back({fmt::format("sync.kind={}", row.name), "model.batch_norm=local"});
+    ways.push_back({fmt::format("sync.kind={}", row.name), "sync.codec=int8"});
+  }
+  std::set<std::string> examples, names;
   for (const auto& example : fs::directory_iterator(fs::path(TRIREME_SOURCE) / "examples")) {
     if (example.path().extension() != ".yaml" || example.path().filename() == "fleet.yaml") continue;
-    SCOPED_TRACE(example.path().filename().string());
-    const auto plain = load_config({example.path()}, {"model.vocab=256"});  // as many as bytes: no data is opened
-    const auto table = model_table(plain.model, 256);
-    for (const auto& [ranks, pipe] : std::vector<std::pair<int, int>>{{1, 1}, {3, 1}, {2, 2}, {6, 3}}) {
-      auto config = plain;
-      config.parallel.pipe = pipe;
-      config.train.microbatch = pipe > 1 ? 4 : 0;
-      const Facts facts{ranks, 1000};
-      const auto plan = make_plan(config, table, facts);
-      const auto read = read_plan(file("plan.yaml", plan_yaml(plan)));
-      const auto again = load_config({example.path()}, {"model.vocab=256"}, &read);
-      check_made_for(read, made_for(again, table, facts));
-      EXPECT_TRUE(make_plan(again, table, facts) == plan) << plan_yaml(plan);
+    for (const auto& way : ways) {
+      std::vector<std::string> undecided{"model.vocab=256"};  // as many as bytes: no data is opened
+      std::copy_if(way.begin(), way.end(), std::back_inserter(undecided),
+                   [](const auto& word) { return word.starts_with("model."); });
+      auto words = way;
+      words.push_back("model.vocab=256");
+      SCOPED_TRACE(fmt::format("{} {}", example.path().filename().string(), fmt::join(words, " ")));
+      for (const int replicas : {1, 2}) {
+        LayerTable table;
+        Facts facts{.training_samples = 1000};
+        std::optional<Plan> plan;
+        try {
+          const auto config = load_config({example.path()}, words);
+          table = model_table(config.model, 256);
+          facts.ranks = static_cast<int>(config.parallel.pipe) * replicas;
+          plan = make_plan(config, table, facts);
+        } catch (const Error&) {
+          continue;  // this model cannot be split so
+        }
+        const auto read = read_plan(file("plan.yaml", plan_yaml(*plan)));
+        const auto again = load_config({example.path()}, undecided, &read);
+        check_made_for(read, made_for(again, table, facts));
+        EXPECT_TRUE(make_plan(again, table, facts) == *plan) << plan_yaml(*plan);
+        examples.insert(example.path().filename().string());
+        names.insert(row_of(plan->schedule).name);
+        names.insert(row_of(plan->sync.kind).name);
+      }
     }
-    ++examples;
   }
-  EXPECT_GE(examples, 5);
+  EXPECT_THAT(examples, testing::ElementsAre("gpt.yaml", "llama.yaml", "mlp.yaml", "resnet.yaml", "tiny.yaml"));
+  EXPECT_EQ(names.size(), all_schedules().size() - 1 + all_sync_kinds().size());
+}
+
+// What docs/plans.md shows is a plan, of the example that it speaks of.
+TEST_F(RunByPlan, TheDocumentsAreReadBack) {
+  const auto page = text_of(fs::path(TRIREME_SOURCE) / "docs/plans.md");
+  const std::string fence = "```yaml\n";
+  const auto begin = page.find(fence) + fence.size();
+  const auto shown = read_plan(file("shown.yaml", page.substr(begin, page.find("```", begin) - begin)));
+  const std::vector<fs::path> example{fs::path(TRIREME_SOURCE) / "examples/gpt.yaml"};
+  const auto config = load_config(example, {"model.vocab=256"}, &shown);
+  const auto table = model_table(config.model, 256);
+  const Facts facts{static_cast<int>(shown.made_for.ranks), 1000};
+  check_made_for(shown, made_for(config, table, facts));
+  const auto plan = make_plan(config, table, facts);
+  const auto read = read_plan(file("plan.yaml", plan_yaml(plan)));
+  EXPECT_TRUE(make_plan(load_config(example, {"model.vocab=256"}, &read), table, facts) == plan);
+  for (const auto& line : shown.lines) {
+    const auto same = [&](const auto& other) { return other.key == line.key && other.text == line.text; };
+    EXPECT_TRUE(std::any_of(read.lines.begin(), read.lines.end(), same)) << line.key << " " << line.text;
+  }
 }
 
 }  // namespace

@@ -297,9 +297,16 @@ TEST_F(Run, ResumesTheNewestOfItsNameOrTheOneNamed) {
 TEST_F(Run, ResumesARunThatIsComplete) {
   auto config = config_in("run", small_mlp());
   run_whole(config);
-  const auto result = run_whole(config, resume());
+  const auto was = text_of(folder / "run/config.yaml"), plan = text_of(folder / "run/plan.yaml");
+  config.log.every = 1;
+  const auto result = run_whole(config, resume(), 2);
   EXPECT_EQ(result.steps, 10);
   EXPECT_EQ(fs::path(result.checkpoint).filename(), "step-10");
+  EXPECT_EQ(text_of(folder / "run/config.yaml"), was);
+  EXPECT_EQ(text_of(folder / "run/plan.yaml"), plan);
+  config.train.steps = 11;
+  run_whole(config, resume(), 2);
+  EXPECT_NE(text_of(folder / "run/plan.yaml"), plan);
 }
 
 TEST_F(Run, RefusesToResumeWithOtherSettings) {
@@ -315,10 +322,19 @@ TEST_F(Run, RefusesToResumeWithOtherSettings) {
               AllOf(HasSubstr("train.seed was 1 in the run that "), HasSubstr(" and is 2 now")));
   EXPECT_THAT(refused([](RunConfig& changed) { changed.model.width = 32; }), HasSubstr("model.width was 16"));
   EXPECT_THAT(refused([](RunConfig& changed) { changed.optimizer.lr = 0.5; }), HasSubstr("optimizer.lr was 0.1"));
+  EXPECT_THAT(refused([](RunConfig& changed) { changed.optimizer.momentum = 0.5; }),
+              HasSubstr("optimizer.momentum was 0.9"));
   EXPECT_THAT(refused([](RunConfig& changed) { changed.train.batch = 8; }), HasSubstr("train.batch was 7"));
   EXPECT_THAT(refused([](RunConfig& changed) { changed.train.precision = Precision::fp32; }),
               HasSubstr("train.precision was fp64"));
+  // What a run does not read decides nothing of it; what only one of the two runs reads was not decided before.
   auto allowed = config;
+  allowed.sync.staleness = 2;
+  allowed.sync.codec.keep = 0.5;
+  allowed.optimizer.beta1 = 0.5;
+  allowed.model.heads = 4;
+  allowed.distill.weight = 0.1;
+  allowed.data.dtype = TokenType::uint32;
   allowed.train.steps = 3;
   allowed.train.microbatch = 2;
   allowed.checkpoint.keep = 1;
@@ -370,7 +386,7 @@ TEST_F(Run, HasItsFolderToItself) {
     auto other = config;
     EXPECT_THAT(refusal_of([&] { run_whole(other); }), HasSubstr("run is in use by process "));
     EXPECT_THAT(refusal_of([&] { run_whole(other, resume()); }), HasSubstr("run is in use by process "));
-    EXPECT_THAT(refusal_of([&] { describe_run(other, 1); }), HasSubstr("run is in use by process "));
+    EXPECT_THAT(refusal_of([&] { forecast_run(other, 1); }), HasSubstr("run is in use by process "));
   };
   RunOptions options;
   int asked = 0;
@@ -470,14 +486,14 @@ TEST_F(Run, SaysWhatDoesNotFit) {
 }
 
 TEST_F(Run, DescribesWhatItWouldDo) {
-  const auto text = describe_run(small_gpt(), 2);
+  const auto text = forecast_run(small_gpt(), 2).full();
   EXPECT_THAT(text, AllOf(HasSubstr("embedding"), HasSubstr("h.1"), HasSubstr("a checkpoint takes "),
                           HasSubstr("the first batch reads well")));
   EXPECT_FALSE(fs::exists("runs"));
   auto config = small_gpt();
   config.parallel.shares = {3, 1};
-  EXPECT_THAT(describe_run(config, 2), HasSubstr("deals the 7 samples of a step to the replicas as 5, 2\n"));
-  EXPECT_THAT(refusal_of([&] { describe_run(config, 3); }), HasSubstr("is for 2 replicas, but the ranks make 3"));
+  EXPECT_THAT(forecast_run(config, 2).full(), HasSubstr("deals the 7 samples of a step to the replicas as 5, 2\n"));
+  EXPECT_THAT(refusal_of([&] { forecast_run(config, 3); }), HasSubstr("is for 2 replicas, but the ranks make 3"));
 }
 
 // The rank with the largest share needs most.
@@ -485,7 +501,7 @@ TEST_F(Run, MemoryIsThatOfTheLargestShare) {
   auto config = small_gpt();
   const auto planned_for = [&](const std::vector<double>& shares) {
     config.parallel.shares = shares;
-    const auto text = describe_run(config, 2);
+    const auto text = forecast_run(config, 2).full();
     return text.substr(text.find("\n    0  "));
   };
   config.train.batch = 8;

@@ -31,10 +31,16 @@ struct Request {
   RunOptions run;
 };
 
+// The folder of the run that --from names, itself or by one of its checkpoints.
+std::filesystem::path run_of(const std::filesystem::path& from) {
+  if (!std::filesystem::exists(from / "manifest.json")) return from;
+  const auto run = std::filesystem::canonical(from).parent_path().parent_path();
+  return from.is_absolute() ? run : std::filesystem::proximate(run);
+}
+
 // A run goes on in its own folder.
 void check_run_dir(const std::filesystem::path& from, const std::vector<std::string>& overrides) {
-  const bool one_checkpoint = std::filesystem::exists(from / "manifest.json");
-  const auto run = one_checkpoint ? std::filesystem::absolute(from).lexically_normal().parent_path().parent_path() : from;
+  const auto run = run_of(from);
   for (const auto& word : overrides) {
     if (!word.starts_with("run_dir=")) continue;
     const auto other = expand_home(word.substr(8));
@@ -57,25 +63,34 @@ Request read(const TrainOptions& options) {
     const auto link = dangling_link(options.from);
     refuse("--from {}: give a run's folder or a checkpoint", link.empty() ? options.from + " does not exist" : link);
   }
-  if (files.empty() && !options.from.empty()) {
-    const std::filesystem::path from(options.from);
-    files.push_back((std::filesystem::exists(from / "manifest.json") ? from.parent_path().parent_path() : from) /
-                    "config.yaml");
-  }
+  if (files.empty() && !options.from.empty()) files.push_back(run_of(options.from) / "config.yaml");
   if (!options.from.empty() && options.words.empty() && !std::filesystem::exists(files.front()))
     refuse("--from {} holds no run: there is no {}", options.from, files.front().string());
   check_configurations(files);
   if (!options.from.empty()) check_run_dir(options.from, overrides);
   if (!files.empty()) request.run.name = files.front().stem().string();
+  request.run.threads = options.threads;
   if (!options.plan.empty()) request.run.plan = read_plan(options.plan);
   request.config = load_config(files, overrides, request.run.plan ? &*request.run.plan : nullptr);
   return request;
 }
 
-// Ranks to start here.
-int ranks_of(const TrainOptions& options, const Request& request) {
-  if (options.ranks > 0) return options.ranks;
-  return request.run.plan ? static_cast<int>(request.run.plan->made_for.ranks) : 1;
+// Ranks to start here, and who says so unless the user does.
+struct Ranks {
+  int count = 1;
+  std::string source;  // ", as plan.yaml says"
+};
+
+Ranks ranks_of(const TrainOptions& options, const Request& request, int otherwise = 1) {
+  if (options.ranks > 0) return {options.ranks, ""};
+  auto plan = request.run.plan;
+  if (!plan && !options.from.empty()) plan = plan_of_run(run_of(options.from));
+  if (!plan) return {otherwise, ""};
+  return {static_cast<int>(plan->made_for.ranks), fmt::format(", as {} says", plan->path.string())};
+}
+
+void print(const RunForecast& forecast, const TrainOptions& options) {
+  std::cout << (options.json ? forecast.json().dump() + "\n" : forecast.full());
 }
 
 int train_here(const TrainOptions& options, const Surroundings& around) {
@@ -94,7 +109,7 @@ int train_here(const TrainOptions& options, const Surroundings& around) {
   };
   if (options.threads) {
     RunResult result;
-    World::run_threads(ranks_of(options, request), [&](World& world) {
+    World::run_threads(ranks_of(options, request).count, [&](World& world) {
       const auto mine = train(request.config, world, request.run);
       if (world.rank() == 0) result = mine;
     });
@@ -116,9 +131,9 @@ void describe_elsewhere(const TrainOptions& options) {
   const auto memory = options.memory.empty() ? 0 : bytes_from(options.memory);
   if (!memory) refuse("--memory {}: give a size with its unit, such as 80GiB or 512MB", options.memory);
   const auto request = read(options);
-  const bool given = options.ranks > 0 || request.run.plan;
-  std::cout << describe_run(request.config, given ? ranks_of(options, request) : options.hosts, request.run,
-                            OtherHosts{options.hosts, *memory});
+  print(forecast_run(request.config, ranks_of(options, request, options.hosts).count, request.run,
+                     OtherHosts{options.hosts, *memory}),
+        options);
 }
 
 int run_train(const TrainOptions& options) {
@@ -146,16 +161,16 @@ int run_train(const TrainOptions& options) {
     if (options.dry_run) {
       if (around.rank == 0) {
         const auto request = read(options);
-        std::cout << describe_run(request.config, around.size, request.run);
+        print(forecast_run(request.config, around.size, request.run), options);
       }
       return 0;
     }
     return train_here(options, around);
   }
   const auto request = read(options);  // refuse bad input before any rank is started
-  const int ranks = ranks_of(options, request);
+  const auto [ranks, source] = ranks_of(options, request);
   if (options.dry_run) {
-    std::cout << describe_run(request.config, ranks, request.run);
+    print(forecast_run(request.config, ranks, request.run), options);
     return 0;
   }
   if (ranks == 1 || options.threads) return train_here(options, around);
@@ -169,7 +184,8 @@ int run_train(const TrainOptions& options) {
   launch_options.threads_per_rank = threads_per_rank(request.config, ranks);
   launch_options.arguments = command_line();
   launch_options.advice = "; continue it with --resume";
-  if (!options.json) log::info("starting {} ranks{}", ranks, launch_options.mpirun ? " by mpirun" : " on this host");
+  if (!options.json)
+    log::info("starting {} ranks{}{}", ranks, launch_options.mpirun ? " by mpirun" : " on this host", source);
   return launch(launch_options);
 }
 
@@ -182,7 +198,8 @@ void add_train(CLI::App& program, Action& chosen) {
   command->add_option("config", options->words, "Configuration files (later ones win) and key=value overrides");
   command
       ->add_option("--ranks", options->ranks,
-                   "Ranks to start on this host (default 1, or the plan's; not under mpirun, srun or torchrun)")
+                   "Ranks to start on this host (default 1, or those of --plan or --from; not under mpirun, srun or "
+                   "torchrun)")
       ->check(at_least(1));
   command->add_flag("--resume", options->resume,
                     "Continue the newest run of this configuration from its newest checkpoint");
@@ -201,7 +218,8 @@ void add_train(CLI::App& program, Action& chosen) {
       ->add_option("--memory", options->memory,
                    "What each of these hosts can hold, or on cards each card, such as 80GiB")
       ->needs(hosts);
-  command->add_flag("--json", options->json, "Print the result as one JSON object, and no progress");
+  command->add_flag("--json", options->json,
+                    "Print the result, or what --dry-run finds, as one JSON object, and no progress");
   command->add_flag("--help-config", options->help_config,
                     "List every setting with its meaning, unit, default and bounds");
   command->add_flag("--help-config-markdown", options->markdown, "The same as a page of documentation");

@@ -4,7 +4,6 @@
 // may get lost, and that is what the method bears.
 #include <ATen/ATen.h>
 
-#include "trireme/base/error.h"
 #include "trireme/parallel/free_sync.h"
 #include "trireme/parallel/loose_kinds.h"
 
@@ -14,10 +13,7 @@ namespace {
 
 class HogwildSync final : public FreeSync {
  public:
-  explicit HogwildSync(const Replica& replica) : FreeSync(replica) {
-    if (ranks() > 1 && !replica.world.ranks_are_threads())
-      refuse("sync.kind = hogwild shares memory between threads: start the run with trireme train --threads");
-  }
+  using FreeSync::FreeSync;
 
   void begin() override {
     share_store();

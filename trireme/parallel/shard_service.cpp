@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "trireme/base/error.h"
 
 namespace trireme {
 
@@ -25,7 +24,6 @@ ShardService::ShardService(Replica& replica, Serve serve, Leave leave)
       leave_(std::move(leave)) {
   const auto& buckets = replica.store.buckets();
   const int64_t asked = replica.config.sync.servers;
-  if (asked > ranks_) refuse("sync.servers = {}, but there are {} ranks", asked, ranks_);
   std::vector<int64_t> loads(static_cast<size_t>(asked > 0 ? asked : ranks_));
   for (const auto& bucket : buckets) {
     const auto least = std::min_element(loads.begin(), loads.end());

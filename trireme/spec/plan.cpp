@@ -1,6 +1,7 @@
 #include "trireme/spec/plan.h"
 
 #include "trireme/spec/action_table.h"
+#include "trireme/spec/plan_check.h"
 
 namespace trireme {
 
@@ -40,14 +41,16 @@ Plan make_plan(const RunConfig& config, const LayerTable& table, const Facts& fa
   const auto mesh = make_mesh(parallel, facts.ranks);
   if (row.reads("chunks")) options.chunks = mesh.chunks;
   check_dealing(config, mesh, facts.training_samples);
-  return {made_for(config, table, facts),
-          mesh,
-          part_begins(table, parallel, mesh),
-          deal_batch(config, mesh),
-          parallel.schedule,
-          options,
-          config.memory.activations,
-          config.sync};
+  Plan plan{made_for(config, table, facts),
+            mesh,
+            part_begins(table, parallel, mesh),
+            deal_batch(config, mesh),
+            parallel.schedule,
+            options,
+            config.memory.activations,
+            config.sync};
+  check_plan(table, plan, facts);
+  return plan;
 }
 
 }  // namespace trireme

@@ -21,6 +21,7 @@ namespace trireme {
 struct Facts {
   int ranks = 1;
   int64_t training_samples = std::numeric_limits<int64_t>::max();
+  bool one_process = true;  // whether the ranks are, or may be, threads of one process
 };
 
 // What a plan is made for: another run needs another one.
@@ -61,8 +62,8 @@ struct Plan {
 
 MadeFor made_for(const RunConfig& config, const LayerTable& table, const Facts& facts);
 
-// Refuses ranks that the configuration cannot use, samples that cannot be dealt to them, and cuts that the model does
-// not have.
+// Refuses ranks that the configuration cannot use, samples that cannot be dealt to them, cuts that the model does not
+// have, and what check_plan() refuses.
 Plan make_plan(const RunConfig& config, const LayerTable& table, const Facts& facts);
 
 }  // namespace trireme

@@ -19,6 +19,7 @@
 #include "trireme/base/words.h"
 #include "trireme/comm/core_sharing.h"
 #include "trireme/comm/cores.h"
+#include "trireme/codec/codec.h"
 #include "trireme/comm/fault.h"
 #include "trireme/data/image_set.h"
 #include "trireme/data/order.h"
@@ -200,15 +201,17 @@ void check_fits_here(const RunConfig& config, const Dataset& data, const Planned
   for (const auto& pool : pools) check_fits(config, planned.stages, planned.plan.mesh, pool, bytes);
 }
 
-// Refuses what cannot be.
-Planned planned(const RunConfig& config, const RunOptions& options, const Dataset& data, const LayerTable& table,
-                int ranks) {
-  const Facts facts{ranks, data.size()};
+// Refuses what this build, or this plan, cannot do. `answers`: how many the data has.
+Planned planned(const RunConfig& config, const RunOptions& options, const Facts& facts, int64_t answers,
+                const LayerTable& table) {
+  if (config.log.trace_steps > 0) check_trace_built();
+  const auto codec = config.sync.codec.kind;
+  if (codec != CodecKind::none && codec != CodecKind::automatic) make_codec(config.sync.codec);
   if (options.plan) check_made_for(*options.plan, made_for(config, table, facts));
   auto plan = make_plan(config, table, facts);
   auto stages = plan_stages(config, table, plan);
   if (!config.distill.from.empty())
-    stages.back().teacher_bytes = find_teacher(config, data.vocab()).parameter_bytes(config.train.precision);
+    stages.back().teacher_bytes = find_teacher(config, answers).parameter_bytes(config.train.precision);
   check_memory(config, stages);
   const auto maker = [&](const StagePlace& place) { return plan.schedule_at(place); };
   for (const int count : plan.dealing.all_numbers())  // replicas may have more and less
@@ -254,7 +257,8 @@ class Run {
     check_same_everywhere(world_, resolved_, *data_.train);
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
     const auto table = table_of(config_, *model);
-    const auto [plan, stages] = planned(config_, options_, *data_.train, table, world_.size());
+    const Facts facts{world_.size(), data_.train->size(), world_.ranks_are_threads()};
+    const auto [plan, stages] = planned(config_, options_, facts, data_.train->vocab(), table);
     check_fits_here(config_, *data_.train, {plan, stages}, ranks_here(world_));
     const auto checkpoint = find_folder(table);
     const auto saved = checkpoint.empty() ? std::nullopt : std::optional(open_checkpoint(checkpoint));
@@ -345,7 +349,8 @@ class Run {
     const int64_t begun_at = trainer.progression().step, known = options_.resume ? begun_at : -1;
     set_aside_checkpoints_after(folder_.path, begun_at);
     folder_.lock->keep();
-    folder_.prepare(resolved_, plan_with_comments(stages, world_, trainer));
+    // A run that is done already stays as it was.
+    if (begun_at < config_.train.steps) folder_.prepare(resolved_, plan_with_comments(stages, world_, trainer));
     recorder.add_sink(std::make_unique<MetricsFile>(folder_.path / "metrics.jsonl", known));
     if (config_.log.tensorboard) recorder.add_sink(make_tensorboard(folder_.path, known));
     recorder.add_sink(std::make_unique<Progress>(config_.log.every, options_.quiet));
@@ -528,6 +533,47 @@ RunResult train(const RunConfig& config, World& world, const RunOptions& options
   }
 }
 
+namespace {
+
+// Of ranks that are still to be started, where the data is here.
+Planned planned(const RunConfig& config, const RunOptions& options, const Dataset& data, const LayerTable& table,
+                int ranks) {
+  return planned(config, options, Facts{ranks, data.size(), options.threads}, data.vocab(), table);
+}
+
+// Of the memory that ranks share here, the fullest.
+MemoryForecast memory_here(const RunConfig& config, const Planned& planned, int ranks) {
+  MemoryForecast fullest{.ranks_on_each = ranks, .cards = config.train.device == DeviceKind::cuda};
+  for (const auto& pool : pools_here(config, first_ranks(ranks))) {
+    if (!pool.state) continue;
+    const double held = held_together(config, planned.stages, planned.plan.mesh, pool.ranks).total();
+    if (held < fullest.held_bytes) continue;
+    fullest.held_bytes = held;
+    fullest.room_bytes = pool.bytes;
+  }
+  return fullest;
+}
+
+MemoryForecast memory_elsewhere(const RunConfig& config, const Planned& planned, int ranks, const OtherHosts& hosts) {
+  const int on_each = (ranks + hosts.count - 1) / hosts.count;
+  // On cards each rank has one of its own; on processors the ranks of a host share its memory.
+  const bool cards = config.train.device == DeviceKind::cuda;
+  const int together = cards ? 1 : on_each;
+  MemoryForecast fullest{.hosts = (ranks + on_each - 1) / on_each,
+                         .ranks_on_each = on_each,
+                         .cards = cards,
+                         .room_bytes = hosts.memory_bytes};
+  for (int first = 0; first < ranks; first += together) {
+    std::vector<int> sharers(static_cast<size_t>(std::min(together, ranks - first)));
+    std::iota(sharers.begin(), sharers.end(), first);
+    const auto held = held_together(config, planned.stages, planned.plan.mesh, sharers);
+    fullest.held_bytes = std::max(fullest.held_bytes, held.total());
+  }
+  return fullest;
+}
+
+}  // namespace
+
 void check_run(const RunConfig& config, int ranks, const RunOptions& options) {
   if (!config.comm.links.empty()) read_links(config.comm.links);
   const auto data = open_data(config);
@@ -540,64 +586,55 @@ int64_t vocabulary_of(const RunConfig& config) {
   return open_data(config).train->vocab();
 }
 
-namespace {
-
-std::string describe_plan(const RunConfig& config, int ranks, const Dataset& data, const LayerTable& table,
-                          const Planned& planned) {
-  auto text = table.full();
-  text +=
-      fmt::format("\n{} parameters, {} FLOP a sample; {} a step over {}, {}\n",
-                  human_count(static_cast<double>(table.parameters())), human_count(table.flops()),
-                  counted(config.train.batch, "sample"), counted(ranks, "rank"), counted(config.train.steps, "step"));
-  const auto dealt = planned.plan.dealing.describe();
-  if (!dealt.empty()) text += dealt + "\n";
-  return text + fmt::format("data: {}\n\n{}", data.describe(), describe(planned.stages));
-}
-
-}  // namespace
-
-std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options) {
+RunForecast forecast_run(const RunConfig& config, int ranks, const RunOptions& options) {
   const auto data = open_data(config);
   choose_device(config.train.device == DeviceKind::cuda, 0);
-  const auto table = table_of(config, data.train->vocab());
-  const auto made = planned(config, options, *data.train, table, ranks);
+  auto table = table_of(config, data.train->vocab());
+  auto made = planned(config, options, *data.train, table, ranks);
   check_fits_here(config, *data.train, made, first_ranks(ranks));
-  auto text = describe_plan(config, ranks, *data.train, table, made);
   const auto folder = find_run_folder(config, options, RunFolder::Access::look);
   const auto room = disk_room(config, table, folder.path, folder.checkpoint ? folder.checkpoint->step : 0);
   if (!room.fits()) refuse("{}", room.shortage());
-  text += room.describe() + "\n";
   std::vector<int64_t> samples;
   SampleOrder(data.train->size(), config.train.batch, static_cast<uint64_t>(config.train.seed))
       .fill(0, 0, config.train.batch, samples);
   data.train->get(samples);
-  text += "the first batch reads well\n";
-  return text;
+  const auto memory = memory_here(config, made, ranks);
+  return {.table = std::move(table),
+          .steps = config.train.steps,
+          .plan = std::move(made.plan),
+          .stages = std::move(made.stages),
+          .data = data.train->describe(),
+          .memory = memory,
+          .findings = {room.describe(), "the first batch reads well"}};
 }
 
-std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options, const OtherHosts& hosts) {
-  const auto data = open_data(config);
-  const auto table = table_of(config, data.train->vocab());
-  const auto made = planned(config, options, *data.train, table, ranks);
-  auto text = describe_plan(config, ranks, *data.train, table, made);
-  const int on_each = (ranks + hosts.count - 1) / hosts.count;
-  // On cards each rank has one of its own; on processors the ranks of a host share its memory.
-  const bool cards = config.train.device == DeviceKind::cuda;
-  const int together = cards ? 1 : on_each;
-  double most = 0;
-  for (int first = 0; first < ranks; first += together) {
-    std::vector<int> sharers(static_cast<size_t>(std::min(together, ranks - first)));
-    std::iota(sharers.begin(), sharers.end(), first);
-    most = std::max(most, held_together(config, made.stages, made.plan.mesh, sharers).total());
+RunForecast forecast_run(const RunConfig& config, int ranks, const RunOptions& options, const OtherHosts& hosts) {
+  Facts facts{.ranks = ranks, .one_process = options.threads};
+  const bool tokens = reads_tokens(config.model.kind);
+  int64_t answers = tokens ? config.model.vocab : config.model.classes;
+  std::string seen, unseen;
+  try {
+    const auto data = open_data(config);
+    facts.training_samples = data.train->size();
+    answers = data.train->vocab();
+    seen = data.train->describe();
+  } catch (const Error& error) {
+    if (tokens && config.model.vocab == 0)
+      refuse("{}; to plan without the data, say how many distinct tokens it has: model.vocab=N", error.what());
+    unseen = fmt::format("not seen here ({})", error.what());
   }
-  const auto room = static_cast<double>(hosts.memory_bytes);
-  text += fmt::format("{} of {}: a {} holds {} at most", counted((ranks + on_each - 1) / on_each, "host"),
-                      counted(on_each, "rank"), cards ? "card" : "host", human_bytes(most));
-  if (room > 0) {
-    text += most <= room ? fmt::format(" of its {}", human_bytes(room))
-                         : fmt::format(" and has {}: this does not fit", human_bytes(room));
-  }
-  return text + "\n";
+  auto table = table_of(config, answers);
+  auto made = planned(config, options, facts, answers, table);
+  const auto memory = memory_elsewhere(config, made, ranks, hosts);
+  return {.table = std::move(table),
+          .steps = config.train.steps,
+          .plan = std::move(made.plan),
+          .stages = std::move(made.stages),
+          .data_seen = unseen.empty(),
+          .data = unseen.empty() ? seen : unseen,
+          .memory = memory,
+          .findings = {memory.brief()}};
 }
 
 }  // namespace trireme

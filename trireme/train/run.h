@@ -16,6 +16,7 @@
 #include "trireme/observe/step_report.h"
 #include "trireme/spec/config.h"
 #include "trireme/spec/plan_file.h"
+#include "trireme/train/forecast.h"
 
 namespace trireme {
 
@@ -30,6 +31,7 @@ struct RunOptions {
   bool resume = false;
   std::filesystem::path resume_from;  // a run's folder or one checkpoint; empty = the newest run of this name
   bool quiet = false;                 // no progress line
+  bool threads = false;               // the ranks are to be threads of one process; a run knows it by its world
   std::optional<PlanFile> plan;       // whose decisions the configuration has taken; refused if made for another run
   std::function<void(const StepReport&)> after_step;  // called on all ranks
 };
@@ -64,15 +66,16 @@ void check_run(const RunConfig& config, int ranks, const RunOptions& options = {
 
 // What a run would be: plan, layers, memory, room for checkpoints. Checks what the run would check, reads the first
 // batch, trains nothing.
-std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options = {});
+RunForecast forecast_run(const RunConfig& config, int ranks, const RunOptions& options = {});
 
 // Machines that a run is planned for, of which this is none.
 struct OtherHosts {
   int count = 1;
-  int64_t memory_bytes = 0;  // of each, or of each card where ranks run on cards; 0: unknown
+  int64_t memory_bytes = 0;  // of each, or of each card where ranks run on cards
 };
-// What a run would be there, and whether each of these hosts could hold its ranks.
-std::string describe_run(const RunConfig& config, int ranks, const RunOptions& options, const OtherHosts& hosts);
+// What a run would be there, and whether each of these hosts could hold its ranks. The data need not be here, where the
+// configuration says how many tokens it has.
+RunForecast forecast_run(const RunConfig& config, int ranks, const RunOptions& options, const OtherHosts& hosts);
 
 // How many threads each of a host's ranks computes with.
 int threads_per_rank(const RunConfig& config, int local_ranks);

@@ -36,11 +36,13 @@ int64_t clock_offset_ns(World& world) {
 
 }  // namespace
 
-RunTrace::RunTrace(const LogConfig& config, World& world, const Mesh& mesh, std::filesystem::path folder)
-    : config_(config), world_(world), mesh_(mesh), folder_(std::move(folder)) {
-  if (config_.trace_steps > 0 && !trace_built())
+void check_trace_built() {
+  if (!trace_built())
     refuse("log.trace_steps: this program was built without protozero; install libprotozero-dev and build again");
 }
+
+RunTrace::RunTrace(const LogConfig& config, World& world, const Mesh& mesh, std::filesystem::path folder)
+    : config_(config), world_(world), mesh_(mesh), folder_(std::move(folder)) {}
 
 RunTrace::~RunTrace() { world_.recorder().set_trace(nullptr); }
 

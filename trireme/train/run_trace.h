@@ -12,6 +12,9 @@
 
 namespace trireme {
 
+// Refuses log.trace_steps in a build that cannot write traces.
+void check_trace_built();
+
 class RunTrace {
  public:
   RunTrace(const LogConfig& config, World& world, const Mesh& mesh, std::filesystem::path folder);

@@ -15,12 +15,6 @@
 namespace trireme {
 
 void StageTrainer::open_flow() {
-  if (!ties_.empty() && !row_of(plan_.schedule).changes_once) {
-    refuse(
-        "parallel.schedule = pipedream: stages would change the parameters that they share (a tied table) at different "
-        "times; give each its own (model.untied=true, model.tied=false), or choose pipedream-2bw, in which all stages "
-        "see weights of the same age");
-  }
   const auto K = static_cast<int64_t>(pieces_.size());
   const int stage = stage_number(), replicas = mesh_.replicas(stage);
   flow_ = std::make_unique<FlowState>(FlowState{plan_.flow_of(world_.rank()), WeightVersions(*store_)});
@@ -29,22 +23,10 @@ void StageTrainer::open_flow() {
     flow.versions.predict(plan_.schedule_options.predict * static_cast<double>(flow.plan.delay()));
   }
   flow.total = K * config_.train.steps;
-  if (flow.plan.changes_once() && K < flow.plan.ahead()) {
-    refuse(
-        "parallel.schedule = pipedream-2bw needs at least {} microbatches of a rank of stage {} in a step, as many as "
-        "it has in flight, and there are {}: lower train.microbatch, or raise train.batch",
-        flow.plan.ahead(), stage, K);
-  }
   // Of each round, the samples that the stage's replicas learn from.
   std::vector<int64_t> samples(static_cast<size_t>(flow.plan.rounds()), 0);
   for (int replica = 0; replica < replicas; ++replica) {
     const auto pieces = plan_.dealing.pieces(mesh_.rank_of(stage, replica));
-    if (!flow.plan.changes_once() && static_cast<int64_t>(pieces.size()) != K) {
-      refuse(
-          "parallel.schedule = pipedream: the microbatches of a step must divide over the {} replicas of stage {}: "
-          "change train.batch or train.microbatch",
-          replicas, stage);
-    }
     for (size_t m = 0; m < pieces.size(); ++m) samples[flow.plan.changes_once() ? 0 : m] += pieces[m].count;
   }
   for (const int64_t count : samples)

@@ -6,17 +6,11 @@
 
 #include <algorithm>
 
-#include "trireme/base/error.h"
 #include "trireme/train/stage_trainer.h"
 
 namespace trireme {
 
 void StageTrainer::open_loose() {
-  if (!ties_.empty()) {
-    refuse(
-        "sync.kind in a pipeline: stages would change the parameters that they share (a tied table) by different "
-        "gradients; give each its own (model.untied=true, model.tied=false), or choose sync.kind=allreduce");
-  }
   if (LooseSync::sends_messages(config_.sync.kind)) {
     MailPeers peers;
     for (int other = 0; other < world_.size(); ++other) {

@@ -32,7 +32,8 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
 StageTrainer::Planned StageTrainer::planned(const RunConfig& config, World& world, const Split& data,
                                             std::unique_ptr<Model> whole) {
   if (!whole) whole = build_model(config.model, data.train->vocab());
-  auto plan = make_plan(config, table_of(config, *whole), {world.size(), data.train->size()});
+  const Facts facts{world.size(), data.train->size(), world.ranks_are_threads()};
+  auto plan = make_plan(config, table_of(config, *whole), facts);
   return {std::move(whole), std::move(plan)};
 }
 
