@@ -264,7 +264,7 @@ TEST(Tables, AreThoseOfTheModelsThatAreBuiltByThem) {
     add(name, config, plain);
     add(name + ", dropout", config, [](auto& changed) { changed.dropout = 0.1; });
     add(name + ", skip", config, [](auto& changed) { changed.skip = true; });
-    add(name + ", frozen", config, [](auto& changed) { changed.freeze = "h.0.*, *.weight"; });
+    add(name + ", frozen", config, [](auto& changed) { changed.freeze = "*.0.*"; });
     add(name + ", adapters", config, [](auto& changed) { changed.lora_rank = 2; });
     add(name + ", adapters everywhere", config, [](auto& changed) {
       changed.lora_rank = 3;
@@ -284,7 +284,7 @@ TEST(Tables, AreThoseOfTheModelsThatAreBuiltByThem) {
     changed.lora_rank = 2;
   });
   add("mlp", small_mlp(), plain);
-  add("mlp, frozen", small_mlp(), [](auto& changed) { changed.freeze = "*.0.*"; });
+  add("mlp, frozen", small_mlp(), [](auto& changed) { changed.freeze = "*.bias"; });
   add("mlp, skip and dropout", small_mlp(), [](auto& changed) {
     changed.layers = 3;
     changed.skip = true;
@@ -309,13 +309,7 @@ TEST(Tables, AreThoseOfTheModelsThatAreBuiltByThem) {
   for (const auto& [name, config] : models) {
     for (const int64_t bytes : {8, 4, 2}) {
       SCOPED_TRACE(name);
-      LayerTable foreseen;
-      try {
-        foreseen = model_table(config, 50, bytes);
-      } catch (const Error&) {  // names nothing in this model
-        EXPECT_THROW(build_model(config, 50), Error);
-        continue;
-      }
+      const auto foreseen = model_table(config, 50, bytes);
       const auto built = build_model(config, 50)->table(bytes);
       ASSERT_EQ(built.layers.size(), foreseen.layers.size());
       for (size_t i = 0; i < built.layers.size(); ++i)
