@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
-
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -22,37 +20,17 @@ at::ScalarType master_type(Precision precision) { return precision == Precision:
 
 namespace {
 
-constexpr int64_t line = 16;  // elements: every parameter starts on a cache line, whatever the type
-
-// Cuts the parameters, in the order in which their gradients become ready (the reverse of their use), into buckets;
-// those that other stages hold too come last, by tie: all ranks then reduce in one agreed order.
+// Buckets of the parameters that are trained, as spec/buckets lays them out; without memory yet.
 std::vector<Bucket> cut(const ParameterList& parameters, int64_t largest) {
-  ParameterList order(parameters.rbegin(), parameters.rend());
-  std::erase_if(order, [](const auto& parameter) { return !parameter->trained; });
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a->tie < b->tie; });
-  std::vector<Bucket> buckets;
-  for (const auto& parameter : order) {
-    const int64_t elements = (parameter->value.numel() + line - 1) / line * line;
-    const bool fits = !buckets.empty() && buckets.back().tie == parameter->tie &&
-                      buckets.back().owned == parameter->owned && buckets.back().elements + elements <= largest;
-    if (!fits) {
-      buckets.emplace_back();
-      buckets.back().tie = parameter->tie;
-      buckets.back().owned = parameter->owned;
-    }
-    buckets.back().parameters.push_back({parameter, 0});
-    buckets.back().elements += elements;
+  std::vector<BucketItem> items;
+  for (const auto& parameter : parameters) {
+    items.push_back({parameter->value.numel(), parameter->trained, parameter->decays(), parameter->tie,
+                     parameter->owned});
   }
-  for (auto& bucket : buckets) {
-    // Decaying parameters first: the optimizer then works on two runs a bucket.
-    std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
-                          [](const auto& one) { return one.parameter->decays(); });
-    int64_t offset = 0;
-    for (auto& stored : bucket.parameters) {
-      stored.offset = offset;
-      offset += (stored.parameter->value.numel() + line - 1) / line * line;
-      if (stored.parameter->decays()) bucket.decaying = offset;
-    }
+  std::vector<Bucket> buckets;
+  for (const auto& layout : lay_out_buckets(items, largest)) {
+    auto& bucket = buckets.emplace_back(Bucket{layout});
+    for (const auto& place : layout.places) bucket.parameters.push_back({parameters[place.item], place.offset});
   }
   return buckets;
 }

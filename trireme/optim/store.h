@@ -13,6 +13,7 @@
 
 #include "trireme/nn/parameter.h"
 #include "trireme/observe/ledger.h"
+#include "trireme/spec/buckets.h"
 #include "trireme/spec/config.h"
 
 namespace trireme {
@@ -23,13 +24,8 @@ struct StoredParameter {
   int64_t offset = 0;  // elements from the start of the bucket
 };
 
-struct Bucket {
+struct Bucket : BucketShape {
   std::vector<StoredParameter> parameters;
-  int64_t elements = 0;  // whole cache lines for each parameter
-  int64_t decaying = 0;  // the first `decaying` elements are subject to weight decay
-  int tie = -1;          // of its parameters: other stages hold them too
-  bool owned = true;
-
   at::Tensor values;     // what the model computes with
   at::Tensor master;     // what the optimizer changes: fp32 beside bf16 values, otherwise the values themselves
   at::Tensor gradients;  // of the master's type

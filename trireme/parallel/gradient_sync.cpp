@@ -1,8 +1,6 @@
 #include "trireme/parallel/gradient_sync.h"
 
-#include <algorithm>
 #include <limits>
-#include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/base/log.h"
@@ -47,24 +45,10 @@ std::vector<Group> GradientSync::Groups::of(const std::vector<Bucket>& buckets) 
 void GradientSync::choose_roots() {
   const auto& buckets = store_.buckets();
   coming_.resize(buckets.size());
-  // Each bucket goes to the rank that has least to update so far. All ranks of a group see the same buckets of it.
-  std::map<Group, std::vector<int64_t>> loads;
-  for (const auto& bucket : buckets) {
-    const Group group = groups_.of(bucket);
-    auto& load = loads[group];
-    load.resize(static_cast<size_t>(communicator_.size(group)));
-    const auto least = std::min_element(load.begin(), load.end());
-    *least += bucket.elements;
-    const int rank = static_cast<int>(least - load.begin());
-    roots_.push_back({rank, rank == communicator_.rank(group)});
-  }
-  // What several stages share goes first, in an order that all of them know; then what the forward pass needs first,
-  // which is what came last in the backward pass.
-  for (size_t b = 0; b < buckets.size(); ++b) spread_order_.push_back(buckets.size() - 1 - b);
-  std::stable_sort(spread_order_.begin(), spread_order_.end(), [&](size_t x, size_t y) {
-    const int tie_x = buckets[x].tie, tie_y = buckets[y].tie;
-    return tie_x >= 0 && (tie_y < 0 || tie_x < tie_y);
-  });
+  const std::vector<BucketShape> shapes(buckets.begin(), buckets.end());
+  for (const int rank : bucket_roots(shapes, [this](int tie) { return communicator_.size(groups_.of(tie)); }))
+    roots_.push_back({rank, rank == communicator_.rank(groups_.of(buckets[roots_.size()]))});
+  spread_order_ = trireme::spread_order(shapes);
 }
 
 GradientSync::~GradientSync() {

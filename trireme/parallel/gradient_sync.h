@@ -33,7 +33,8 @@ class GradientSync {
     Group stage = everybody;
     std::vector<Group> ties;
 
-    Group of(const Bucket& bucket) const { return bucket.tie < 0 ? stage : ties[static_cast<size_t>(bucket.tie)]; }
+    Group of(int tie) const { return tie < 0 ? stage : ties[static_cast<size_t>(tie)]; }
+    Group of(const Bucket& bucket) const { return of(bucket.tie); }
     std::vector<Group> of(const std::vector<Bucket>& buckets) const;
   };
 

@@ -2,6 +2,7 @@
 // is run or any tensor is made.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -103,6 +104,8 @@ struct LayerTable {
 
   int64_t parameters() const;
   double flops() const;  // forward and backward of one sample
+  // Of an element as its optimizer works on it.
+  int64_t master_bytes() const { return std::max<int64_t>(element_bytes, 4); }
   int64_t activation_bytes() const { return sum(&LayerSpec::activations) * element_bytes; }
   std::string full() const;  // a table for people
 

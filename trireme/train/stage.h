@@ -7,26 +7,13 @@
 #include <vector>
 
 #include "trireme/nn/model.h"
-#include "trireme/spec/mesh.h"
+#include "trireme/spec/parts.h"
 
 namespace trireme {
 
-// A tensor that is made in one part and used in a later one.
-struct Crossing {
-  int from = 0, to = 0;  // parts
-  uint16_t way = 0;      // 0: what one layer hands to the next; k + 1: the model's k-th skip
-
-  bool operator==(const Crossing&) const = default;
-};
-
-// The stages of ranks that share parameters, such as a head tied to the embedding, in order.
-struct Tie {
-  std::vector<int> stages;
-};
-
-// Finds what stages share, the same on all ranks, and notes it in the parameters, with how often a microbatch's passes
-// through this rank's stage write each gradient.
-std::vector<Tie> find_ties(const Model& whole, const std::vector<int64_t>& begins, const Mesh& mesh, int stage);
+// Gives the parameters that a stage holds what spec/parts knows of them: who shares them, and how often a microbatch's
+// passes write their gradients. `table` is the whole model's.
+void note_sharing(const Model& whole, const LayerTable& table, const Plan& plan, int stage);
 
 class Stage {
  public:
@@ -36,8 +23,8 @@ class Stage {
   Model& model() { return *model_; }
   bool first() const { return part_ == 0; }
   bool last() const { return part_ + 1 == parts_; }
-  const std::vector<Crossing>& incoming() const { return incoming_; }
-  const std::vector<Crossing>& outgoing() const { return outgoing_; }
+  const std::vector<Crossing>& incoming() const { return crossings_.incoming; }
+  const std::vector<Crossing>& outgoing() const { return crossings_.outgoing; }
 
   // `inputs` are what incoming() lists, or the samples in the first part; the result is what outgoing() lists, or the
   // model's output in the last.
@@ -47,7 +34,7 @@ class Stage {
   int part_, parts_;
   int64_t begin_, end_;
   std::unique_ptr<Model> model_;  // skips keep the layer numbers of the whole model
-  std::vector<Crossing> incoming_, outgoing_;
+  Crossings crossings_;
 };
 
 }  // namespace trireme

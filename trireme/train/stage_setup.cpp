@@ -61,7 +61,7 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   model_layers_ = static_cast<int64_t>(table.layers.size());
   for (size_t i = 0; i + 1 < table.layers.size(); ++i)
     widest_crossing_ = std::max(widest_crossing_, table.layers[i].output * table.element_bytes);
-  take_parts(*model, plan_.begins);
+  take_parts(*model, table);
   model.reset();  // the rest is let go before it takes up memory
   {
     const OwnerScope scope(Owner::parameters);
@@ -124,12 +124,13 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
 }
 
 // The parts of the model that this rank holds, and all their layers as one model.
-void StageTrainer::take_parts(const Model& whole, const std::vector<int64_t>& begins) {
-  ties_ = find_ties(whole, begins, mesh_, stage_number());
+void StageTrainer::take_parts(const Model& whole, const LayerTable& table) {
+  ties_ = find_ties(plan_, table);
+  note_sharing(whole, table, plan_, stage_number());
   model_ = std::make_unique<Model>();
   for (int c = 0; c < mesh_.chunks; ++c) {
     auto& chunk = chunks_.emplace_back();
-    chunk.stage = std::make_unique<Stage>(whole, begins, mesh_.part_of(stage_number(), c));
+    chunk.stage = std::make_unique<Stage>(whole, plan_.begins, mesh_.part_of(stage_number(), c));
     auto& part = chunk.stage->model();
     chunk.parameters = part.parameters();
     model_->layers.insert(model_->layers.end(), part.layers.begin(), part.layers.end());

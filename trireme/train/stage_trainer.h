@@ -193,7 +193,7 @@ class StageTrainer {
   };
 
   int64_t totals_length() const { return total_idle + 3 * mesh_.stages + world_.size(); }
-  void take_parts(const Model& whole, const std::vector<int64_t>& begins);
+  void take_parts(const Model& whole, const LayerTable& table);
   static void make_flights(const Chunk& chunk, std::vector<Flight>& flights, size_t count);
   void join_groups();
   void open_postbox(const MailPeers& peers, at::Device device);
