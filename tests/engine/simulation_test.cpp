@@ -83,7 +83,7 @@ TEST(SimulatedPipeline, InterleavedHasTheBubbleOfTheFormula) {
         for (const int held : report.in_flight) EXPECT_LE(held, report.in_flight[0]);
         // Where nothing may be put off, passes of the same order with whole backward passes.
         const ScheduleMaker frugal = [](const StagePlace& place) {
-          return make_schedule(ScheduleKind::interleaved, place, {.frugal = true});
+          return make_schedule(ScheduleKind::interleaved, place, {}, /*frugal=*/true);
         };
         const auto whole = simulate_pipeline(frugal, mesh, microbatches, thirds(stages));
         EXPECT_NEAR(whole.step_s, 3.0 * microbatches + 3.0 * (stages - 1) / chunks, 1e-9);

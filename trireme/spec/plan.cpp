@@ -8,7 +8,8 @@ namespace trireme {
 std::unique_ptr<Schedule> Plan::schedule_of(int rank) const { return schedule_at(dealing.place(rank)); }
 
 std::unique_ptr<Schedule> Plan::schedule_at(const StagePlace& place) const {
-  return make_schedule(schedule, place, schedule_options);
+  // What is computed again would be kept by weights' gradients that are put off.
+  return make_schedule(schedule, place, schedule_options, /*frugal=*/activations == ActivationKind::recompute);
 }
 
 Flow Plan::flow_of(int rank) const {
@@ -21,6 +22,10 @@ Flow Plan::flow_of(int rank) const {
           dealing.numbers(rank)};
 }
 
+ActivationKind Plan::activations_of(size_t layer, size_t layers) const {
+  return layer + 1 < layers ? activations : ActivationKind::keep;
+}
+
 Plan::Layers Plan::layers_of(int part, size_t layers) const {
   const auto next = static_cast<size_t>(part) + 1;
   return {static_cast<size_t>(begins[next - 1]), next < begins.size() ? static_cast<size_t>(begins[next]) : layers};
@@ -30,6 +35,20 @@ MadeFor made_for(const RunConfig& config, const LayerTable& table, const Facts& 
   return {facts.ranks, std::ssize(table.layers), config.train.batch};
 }
 
+namespace {
+
+UpdateRule update_rule(const RunConfig& config) {
+  if (!row_of(config.parallel.schedule).drains) return UpdateRule::flow;
+  if (is_loose(config.sync.kind)) return UpdateRule::loose;
+  if (config.sync.kind == SyncKind::root) return UpdateRule::root;
+  if (config.sync.order == SyncOrder::forward) return UpdateRule::ahead;
+  // Where the first value that is not finite ends the run, no step is skipped.
+  const bool depends = config.optimizer.clip > 0 || config.train.nonfinite_limit > 0;
+  return depends ? UpdateRule::decided : UpdateRule::as_reduced;
+}
+
+}  // namespace
+
 Plan make_plan(const RunConfig& config, const LayerTable& table, const Facts& facts) {
   auto parallel = config.parallel;
   auto& options = parallel.options;
@@ -37,7 +56,6 @@ Plan make_plan(const RunConfig& config, const LayerTable& table, const Facts& fa
   if (row.reads_file()) {
     options.table = std::make_shared<const ActionTable>(read_action_table(options.file));
   }
-  options.frugal = config.memory.activations == ActivationKind::recompute;
   const auto mesh = make_mesh(parallel, facts.ranks);
   if (row.reads("chunks")) options.chunks = mesh.chunks;
   check_dealing(config, mesh, facts.training_samples);
@@ -48,7 +66,8 @@ Plan make_plan(const RunConfig& config, const LayerTable& table, const Facts& fa
             parallel.schedule,
             options,
             config.memory.activations,
-            config.sync};
+            config.sync,
+            update_rule(config)};
   check_plan(table, plan, facts);
   return plan;
 }

@@ -33,6 +33,16 @@ struct MadeFor {
   bool operator==(const MadeFor&) const = default;
 };
 
+// Who changes parameters, and after what.
+enum class UpdateRule {
+  decided,     // each rank, once all ranks know the loss and the norm of the whole gradient, and have decided alike
+  root,        // the same, but each bucket's root alone, which sends the parameters on
+  as_reduced,  // each rank, bucket by bucket as they are summed: nothing depends on the whole gradient
+  ahead,       // the same while the next step runs already (sync.order=forward)
+  loose,       // as the kind has it that keeps replicas together (sync.kind)
+  flow         // each stage after its own rounds of microbatches, in a pipeline that never drains
+};
+
 // Written into a run's folder, and read from there (plan_file.h).
 struct Plan {
   MadeFor made_for;
@@ -43,6 +53,7 @@ struct Plan {
   ScheduleOptions schedule_options;
   ActivationKind activations = ActivationKind::keep;  // what is kept of each layer until its backward pass
   SyncConfig sync;                                    // how replicas are kept together
+  UpdateRule update = UpdateRule::decided;
 
   bool operator==(const Plan&) const = default;
 
@@ -52,6 +63,18 @@ struct Plan {
   std::unique_ptr<Schedule> schedule_at(const StagePlace& place) const;
   // How a rank's pipeline flows, if it never drains.
   Flow flow_of(int rank) const;
+
+  // What is kept of a layer, of so many. The backward pass of the last one follows at once: it has nothing to gain from
+  // being computed again.
+  ActivationKind activations_of(size_t layer, size_t layers) const;
+  // Whether the totals of a step are summed over all ranks while the next one runs: stages then do not wait for them.
+  bool totals_come_late() const { return update == UpdateRule::as_reduced && mesh.stages > 1; }
+  // Whether ranks know parts of the gradient, so that its norm is one of these totals.
+  bool sums_squares() const {
+    return update == UpdateRule::root || (mesh.stages > 1 && update != UpdateRule::flow);
+  }
+  // Whether replicas exchange the statistics of their samples inside of passes.
+  bool exchanges_statistics() const { return dealing.options().alike && mesh.even() && mesh.replicas() > 1; }
 
   // Layers [first, last) of a part of the model, of so many layers.
   struct Layers {

@@ -150,9 +150,11 @@ std::vector<ScheduleRow> make_rows() {
                   .follows_arrivals = true});
   rows.push_back({.kind = ScheduleKind::interleaved,
                   .name = "interleaved",
-                  .make = [](const char* name, const StagePlace& place, const Options& options) {
-                    if (options.frugal) return listed(name, interleaved_actions(place, /*split=*/false));
+                  .make = [](const char* name, const StagePlace& place, const Options&) {
                     return filled(name, interleaved_actions(place, /*split=*/true));
+                  },
+                  .make_frugal = [](const char* name, const StagePlace& place, const Options&) {
+                    return listed(name, interleaved_actions(place, /*split=*/false));
                   },
                   .options = {"chunks"},
                   .layout = [](const Options& options) {
@@ -196,7 +198,7 @@ std::vector<ScheduleRow> make_rows() {
 
 bool ScheduleOptions::operator==(const ScheduleOptions& other) const {
   const auto values = [](const ScheduleOptions& o) {
-    return std::tie(o.chunks, o.in_flight, o.deterministic, o.file, o.vertical_sync, o.predict, o.frugal);
+    return std::tie(o.chunks, o.in_flight, o.deterministic, o.file, o.vertical_sync, o.predict);
   };
   return values(*this) == values(other) && same_table(*this, other);
 }
@@ -217,9 +219,11 @@ const ScheduleRow& row_of(ScheduleKind kind) {
   fail("no such schedule");
 }
 
-std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options) {
+std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options,
+                                        bool frugal) {
   const auto& row = row_of(kind);
-  return row.make(row.name, place, options);
+  const auto make = frugal && row.make_frugal ? row.make_frugal : row.make;
+  return make(row.name, place, options);
 }
 
 }  // namespace trireme

@@ -150,7 +150,6 @@ struct ScheduleOptions {
   std::shared_ptr<const ActionTable> table{};  // which the plan has read
   bool vertical_sync = false;                  // all stages see the weights that the first one saw
   double predict = 0;                          // how far ahead a microbatch sees the weights
-  bool frugal = false;  // not set by people: a backward pass leaves nothing behind that has to be held
 
   bool operator==(const ScheduleOptions& other) const;  // tables of the same actions are equal, wherever they lie
 };
@@ -167,6 +166,9 @@ struct ScheduleRow {
   ScheduleKind kind;
   const char* name;
   std::unique_ptr<Schedule> (*make)(const char* name, const StagePlace& place, const ScheduleOptions& options);
+  // Where backward passes shall leave nothing behind that has to be held, if that makes another schedule of it.
+  std::unique_ptr<Schedule> (*make_frugal)(const char* name, const StagePlace& place,
+                                           const ScheduleOptions& options) = nullptr;
   std::vector<const char*> options{};  // that it reads: names of settings
   ChunkLayout (*layout)(const ScheduleOptions& options) = nullptr;  // where a rank holds several parts of the model
   bool drains = true;         // or it goes on into the next step before all microbatches of this one have come back,
@@ -180,6 +182,7 @@ struct ScheduleRow {
 const std::vector<ScheduleRow>& all_schedules();
 const ScheduleRow& row_of(ScheduleKind kind);
 
-std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options);
+std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, const StagePlace& place, const ScheduleOptions& options,
+                                        bool frugal = false);
 
 }  // namespace trireme

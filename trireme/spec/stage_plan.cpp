@@ -76,8 +76,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
         if (mesh.stage_of_part(0) != s) tied += layer.tied;
         plan.parameters += layer.parameters;
         plan.flops += layer.forward_flops + layer.backward_flops;
-        // Of the model's last layer all is kept: its backward pass follows at once.
-        const bool recomputed = whole.activations == ActivationKind::recompute && i + 1 < table.layers.size();
+        const bool recomputed = whole.activations_of(i, table.layers.size()) == ActivationKind::recompute;
         left.forward += !recomputed ? layer.activations : i == 0 ? table.input : table.layers[i - 1].output;
         left.backward += layer.activations;
         if (recomputed) again = std::max(again, layer.activations + layer.output);  // beside the gradient of its output
