@@ -186,6 +186,17 @@ void Executor::signal(TaskId task) {
 void Executor::complete(TaskId task, std::exception_ptr error) {
   if (error) failed(error);
   if (!error) {
+    if (auto* trace = recorder_.trace()) {
+      const auto& entry = graph_->tasks_[task];
+      const int64_t now = monotonic_ns();
+      trace->add({.track = TraceTrack::arrivals,
+                  .name = name(entry.kind),
+                  .index = entry.index,
+                  .chunk = entry.chunk,
+                  .step = recorder_.step(),
+                  .begin_ns = now,
+                  .end_ns = now});
+    }
     // Successors first: the step must not look finished, nor stuck, while they are being made ready.
     for (TaskId next : graph_->tasks_[task].successors) signal(next);
   }

@@ -39,6 +39,7 @@ const char* word(TraceTrack track) {
     case TraceTrack::waiting: return "waiting";
     case TraceTrack::card: return "card: compute";
     case TraceTrack::copies: return "card: copies";
+    case TraceTrack::arrivals: return "arrivals";
   }
   return "?";
 }

@@ -16,8 +16,9 @@
 
 namespace trireme {
 
-// Where there is a card, the first three say what the host did, and the last two what the card did.
-enum class TraceTrack : uint8_t { compute, communication, waiting, card, copies };
+// Where there is a card, compute, communication and waiting say what the host did, card and copies what the card did.
+// Arrivals are moments: a message was there, or a sum over ranks, and what waited for it could go on.
+enum class TraceTrack : uint8_t { compute, communication, waiting, card, copies, arrivals };
 
 // Kept in place, because a span outlives what it speaks of; cut if longer.
 struct TraceName {
