@@ -140,7 +140,11 @@ void ReplicatedModule::adopt_module() {
   graph_ = {};
   sync_ = std::make_unique<GradientSync>(SyncConfig{}, *store_, world_.communicator(), GradientSync::Groups{},
                                          executor_, totals_);
-  sends_ = sync_->add_tasks(graph_);
+  sends_.clear();
+  for (size_t b = 0; b < store_->buckets().size(); ++b) {
+    const auto send = [this, b] { sync_->send(b); };
+    sends_.push_back(graph_.add(TaskKind::reduce, static_cast<int32_t>(b), Lane::wire, send, {}, /*extra_signals=*/1));
+  }
   begun_ = false;
 }
 

@@ -1,12 +1,16 @@
 #include "trireme/engine/simulation.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
 #include <queue>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/engine/executor.h"
+#include "trireme/engine/step_graph.h"
 
 namespace trireme {
 
@@ -18,201 +22,362 @@ class SimulatedClock final : public Clock {
   double now = 0;
 };
 
-// What a part of the model does on a rank: the wires that end when a microbatch's message comes, and what is done. By
-// the rank's own numbers of the microbatches.
-struct Part {
-  std::vector<TaskId> forward_message, backward_message;
-  std::vector<bool> passed[3];  // by forward, backward, weights
-};
+bool is_pass(TaskKind kind) {
+  return kind == TaskKind::forward || kind == TaskKind::backward || kind == TaskKind::weights;
+}
 
-// One rank: its executor, and the graph of its passes.
+// One rank: its executor, and the step that it is in.
 struct Rank {
-  Rank(const Clock& clock, const StagePlace& place, std::unique_ptr<Schedule> schedule, StageCost cost)
-      : executor(recorder, clock), place(place), schedule(std::move(schedule)), cost(cost) {}
+  Rank(const Clock& clock, int number, const Plan& plan, const LayerTable& table, std::unique_ptr<Schedule> given,
+       const StageCost& cost)
+      : executor(recorder, clock),
+        number(number),
+        stage(plan.mesh.stage_of(number)),
+        plays(std::move(given)),
+        builder(plan, table, number, *plays),
+        cost(cost),
+        splits(plays->splits()),
+        may_hold(plays->in_flight()) {}
 
   Recorder recorder;
   Executor executor;
-  StagePlace place;
-  std::unique_ptr<Schedule> schedule;
-  StageCost cost;
-  Graph graph;
-  std::vector<Part> parts;  // by chunk
-  bool busy = false, done = false;
-  int in_flight = 0, slices = 0;
-};
+  const int number, stage;
+  const std::unique_ptr<Schedule> plays;
+  const StepBuilder builder;
+  const StageCost cost;
+  const bool splits;
+  int may_hold;  // microbatches in flight
 
-size_t way_of(TaskKind kind) { return kind == TaskKind::forward ? 0 : kind == TaskKind::backward ? 1 : 2; }
+  std::optional<Flow> flow;  // of a pipeline that never drains,
+  FlowPosition position;     // where it stands in it,
+  std::unique_ptr<Schedule> flow_schedule;  // and the order of the step
+  int step = 0;
+  StepGraph tasks;
+  Graph graph;
+  std::vector<bool> done_tasks;
+  std::vector<int> unwritten;  // by round: passes that have not written their gradients
+  bool busy = false, done = false;
+  double free_s = 0, busy_s = 0;  // when its last task ends, and how long all of them took
+  int in_flight = 0, most_in_flight = 0, slices = 0;
+};
 
 class Pipeline {
  public:
-  Pipeline(const ScheduleMaker& make, const Mesh& mesh, int microbatches, const std::vector<StageCost>& costs)
-      : mesh_(mesh) {
-    if (mesh_.even()) mesh_.replicas_by_stage.clear();  // one of each
-    for (int r = 0; r < mesh_.ranks(); ++r) {
-      const int stage = mesh_.stage_of(r);
-      const auto place = place_of(mesh_, stage, mesh_.replica_of(r), microbatches);
-      ranks_.push_back(std::make_unique<Rank>(clock_, place, make(place), costs[static_cast<size_t>(stage)]));
+  Pipeline(const Plan& plan, const LayerTable& table, const ScheduleMaker& make, const std::vector<StageCost>& costs,
+           bool all_ranks)
+      : plan_(plan), places_(static_cast<size_t>(plan.mesh.ranks()), -1) {
+    for (const int number : played(all_ranks)) {
+      places_[static_cast<size_t>(number)] = static_cast<int>(ranks_.size());
+      ranks_.push_back(std::make_unique<Rank>(clock_, number, plan, table, make(plan.dealing.place(number)),
+                                              costs[static_cast<size_t>(plan.mesh.stage_of(number))]));
+      if (!plan.drains()) enter(*ranks_.back(), plan.flow_of(number));
     }
-    report_.in_flight.resize(ranks_.size());
-    report_.idle_s.resize(ranks_.size());
-    for (int r = 0; r < mesh_.ranks(); ++r) build(r);
+    for (size_t tie = 0; const auto& one : find_ties(plan, table)) sharers_[static_cast<int>(tie++)] = one.stages;
   }
 
   PipelineReport run() {
-    for (auto& rank : ranks_) rank->executor.begin(rank->graph, *rank->schedule);
-    for (size_t r = 0; r < ranks_.size(); ++r) advance(static_cast<int>(r));
+    for (auto& rank : ranks_) begin_step(*rank);
+    for (auto& rank : ranks_) advance(*rank);
     std::set<int> moved;
     while (!events_.empty()) {
       const auto event = events_.top();
       events_.pop();
       clock_.now = event.time_s;
-      auto& rank = *ranks_[static_cast<size_t>(event.rank)];
-      if (event.message) {
-        rank.executor.complete(event.task);
-      } else {
-        rank.busy = false;
-      }
-      moved.insert(event.rank);
+      happen(event);
+      moved.insert(event.place);
       // What happens at one time is known before anybody chooses.
       if (!events_.empty() && events_.top().time_s <= clock_.now + 1e-12) continue;
-      for (const int one : moved) advance(one);
+      for (const int place : moved) advance(*ranks_[static_cast<size_t>(place)]);
       moved.clear();
     }
     check_that_all_ended();
     report_.step_s = clock_.now;
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      double busy = 0;
-      for (const auto& span : report_.spans) busy += span.rank == static_cast<int>(r) ? span.end_s - span.begin_s : 0;
-      report_.idle_s[r] = report_.step_s - busy;
+    for (const auto& rank : ranks_) {
+      report_.in_flight.push_back(rank->most_in_flight);
+      report_.idle_s.push_back(report_.step_s - rank->busy_s);
     }
     return std::move(report_);
   }
 
  private:
+  enum class EventKind : uint8_t { free, message, wire };
   struct Event {
     double time_s;
     int64_t number;  // earlier ones first where times are equal
-    int rank;
-    bool message;  // or the end of a pass
+    int place;       // of the rank
+    EventKind kind;  // the rank has ended its task, a message comes in, or a wire task ends
     TaskId task;
+    StepMessage message;
+
     bool operator>(const Event& other) const { return std::tie(time_s, number) > std::tie(other.time_s, other.number); }
   };
+  // Messages that have come and are not expected yet, or the task that expects one.
+  struct Box {
+    int waiting = 0;
+    std::optional<TaskId> expected;
+  };
+  // A sum that some of its ranks have begun.
+  struct Meeting {
+    std::vector<std::pair<int, TaskId>> joined;
+    double last_s = 0;
+  };
+  using MeetingKey = std::tuple<StepSum::Group, int, int, int>;  // of which stage or tie, step, number of the sum
 
-  void build(int r) {
-    auto& rank = *ranks_[static_cast<size_t>(r)];
-    const bool splits = rank.schedule->splits();
-    rank.parts.resize(static_cast<size_t>(mesh_.chunks));
-    for (int32_t chunk = 0; chunk < mesh_.chunks; ++chunk) {
-      auto& part = rank.parts[static_cast<size_t>(chunk)];
-      const int number = mesh_.part_of(rank.place.stage, chunk);
-      for (auto& passed : part.passed) passed.assign(static_cast<size_t>(rank.place.microbatches), false);
-      if (!splits) part.passed[2].clear();
-      for (int32_t m = 0; m < rank.place.microbatches; ++m) {
-        const auto message = [&] { return rank.graph.add(TaskKind::receive, m, Lane::wire, [] {}); };
-        const auto add = [&](TaskKind kind, const std::vector<TaskId>& before) {
-          return rank.graph.add(
-              kind, m, Lane::compute, [this, r, kind, m, chunk] { pass(r, {kind, m, chunk}); }, before, 0, chunk);
-        };
-        std::vector<TaskId> before;
-        if (number > 0) before.push_back(part.forward_message.emplace_back(message()));
-        before = {add(TaskKind::forward, before)};
-        if (number + 1 < mesh_.parts()) before.push_back(part.backward_message.emplace_back(message()));
-        const TaskId backward = add(TaskKind::backward, before);
-        for (TaskId slice = backward, i = 0; splits && i < weight_slices; ++i) slice = add(TaskKind::weights, {slice});
+  std::vector<int> played(bool all_ranks) const {
+    const auto& mesh = plan_.mesh;
+    std::vector<int> ranks(static_cast<size_t>(mesh.ranks()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    if (all_ranks || !mesh.even()) return ranks;
+    ranks.clear();
+    std::set<int> counts;
+    for (int replica = 0; replica < mesh.replicas(); ++replica) {
+      if (!counts.insert(plan_.dealing.numbers(mesh.rank_of(0, replica))).second) continue;
+      for (int stage = 0; stage < mesh.stages; ++stage) ranks.push_back(mesh.rank_of(stage, replica));
+    }
+    return ranks;
+  }
+
+  int place_of(int rank) const { return places_[static_cast<size_t>(rank)]; }
+
+  // Of a pipeline that never drains as many steps are played as may be in flight at once, and one more.
+  static void enter(Rank& rank, const Flow& flow) {
+    rank.flow = flow;
+    rank.position.total = flow.per_step() * (flow.steps_in_flight() + 1);
+    rank.may_hold = flow.ahead() + 1;
+  }
+
+  void begin_step(Rank& rank) {
+    rank.tasks = rank.flow ? rank.builder.flow_step(rank.position) : rank.builder.step();
+    rank.done_tasks.assign(rank.tasks.tasks.size(), false);
+    rank.unwritten.assign(rank.tasks.rounds.size(), 0);
+    for (const auto& task : rank.tasks.tasks) {
+      if (writes(rank, task)) ++rank.unwritten[round_of(rank, task)];
+    }
+    rank.graph = bind(rank.tasks, [&](TaskId id, const StepTask& task) -> std::function<void()> {
+      if (lane_of(task.work) == Lane::compute) return [this, &rank, id] { play(rank, id); };
+      if (task.work == Work::receive) return [this, &rank, id] { expect(rank, id); };
+      return [this, &rank, id] { join(rank, id); };
+    });
+    if (rank.flow) {
+      const auto& [forwarded, returned, total, obeys, owes] = rank.position;
+      rank.flow_schedule =
+          std::make_unique<ListSchedule>(rank.plays->name(), rank.flow->actions(forwarded, returned, total));
+    }
+    rank.executor.begin(rank.graph, rank.flow ? *rank.flow_schedule : *rank.plays);
+  }
+
+  // False where that was the last one.
+  bool begin_next_step(Rank& rank) {
+    if (!rank.flow) return false;
+    auto& position = rank.position;
+    for (const auto& task : rank.tasks.tasks) position.forwarded += task.work == Work::forward;
+    position.returned += rank.flow->per_step();
+    if (position.returned == position.total) return false;
+    ++rank.step;
+    position.obeys = rank.step >= rank.flow->steps_in_flight();
+    position.owes = rank.builder.has_ties();
+    begin_step(rank);
+    return true;
+  }
+
+  // Whether a task is one of those after which a round of gradients is whole.
+  static bool writes(const Rank& rank, const StepTask& task) {
+    return !rank.tasks.rounds.empty() && task.work == (rank.splits ? Work::weights : Work::backward);
+  }
+  static size_t round_of(const Rank& rank, const StepTask& task) {
+    return rank.tasks.rounds.size() > 1 ? static_cast<size_t>(task.index) : 0;
+  }
+
+  double seconds_of(const Rank& rank, Work work) const {
+    const double chunk = 1.0 / plan_.mesh.chunks;
+    switch (work) {
+      case Work::forward: return rank.cost.forward_s * chunk;
+      case Work::backward: return rank.cost.backward_s * chunk / (rank.splits ? 2 : 1);
+      case Work::weights: return rank.cost.backward_s * chunk / 2 / weight_slices;
+      default: return 0;
+    }
+  }
+
+  // The executor has chosen a task: it takes its time, and its messages leave at the end.
+  void play(Rank& rank, TaskId id) {
+    const auto& task = rank.tasks.tasks[id];
+    const double end = clock_.now + seconds_of(rank, task.work);
+    span(rank, id, end);
+    rank.busy_s += end - clock_.now;
+    rank.free_s = end;
+    if (end > clock_.now) {
+      rank.busy = true;
+      add_event(end, place_of(rank.number), EventKind::free);
+    }
+    count_in_flight(rank, task);
+    for (const auto& message : task.sends) {
+      if (place_of(message.to) < 0) continue;
+      const bool far = plan_.mesh.stage_of(message.to) != rank.stage;
+      add_event(end + (far ? rank.cost.message_s : 0), place_of(message.to), EventKind::message, 0, message);
+    }
+    if (!writes(rank, task)) return;
+    const size_t round = round_of(rank, task);
+    if (--rank.unwritten[round] > 0) return;
+    for (const TaskId sum : rank.tasks.rounds[round]) rank.executor.signal(sum);
+  }
+
+  void count_in_flight(Rank& rank, const StepTask& task) {
+    if (task.work == Work::forward) ++rank.in_flight;
+    if (task.work == Work::backward && !rank.splits) --rank.in_flight;
+    if (task.work == Work::weights && ++rank.slices % weight_slices == 0) --rank.in_flight;
+    rank.most_in_flight = std::max(rank.most_in_flight, rank.in_flight);
+    if (rank.in_flight > rank.may_hold && too_many_.empty()) {
+      too_many_ = fmt::format("schedule {}: stage {} holds {} microbatches at forward {}, more than the {} that it said",
+                              rank.plays->name(), rank.stage, rank.in_flight, task.index, rank.may_hold);
+    }
+  }
+
+  void expect(Rank& rank, TaskId id) {
+    const auto& message = rank.tasks.tasks[id].message;
+    auto& box = boxes_[message];
+    if (place_of(message.from) >= 0 && box.waiting == 0) {
+      box.expected = id;
+      return;
+    }
+    box.waiting = std::max(0, box.waiting - 1);
+    add_event(begun_s(rank), place_of(rank.number), EventKind::wire, id);
+  }
+
+  void join(Rank& rank, TaskId id) {
+    const auto& sum = rank.tasks.tasks[id].sum;
+    const int where = sum.group == StepSum::Group::stage ? rank.stage : sum.tie;
+    auto& meeting = meetings_[{sum.group, where, rank.step, sum.number}];
+    meeting.joined.emplace_back(place_of(rank.number), id);
+    meeting.last_s = std::max(meeting.last_s, begun_s(rank));
+    if (meeting.joined.size() < ranks_in(sum, rank)) return;
+    for (const auto& [place, task] : meeting.joined) add_event(meeting.last_s, place, EventKind::wire, task);
+    meetings_.erase({sum.group, where, rank.step, sum.number});
+  }
+
+  // Ranks that are played and make a sum together.
+  size_t ranks_in(const StepSum& sum, const Rank& rank) const {
+    const auto count = [&](const auto& takes_part) {
+      return static_cast<size_t>(
+          std::count_if(ranks_.begin(), ranks_.end(), [&](const auto& one) { return takes_part(one->stage); }));
+    };
+    switch (sum.group) {
+      case StepSum::Group::own: return 1;
+      case StepSum::Group::stage: return count([&](int stage) { return stage == rank.stage; });
+      case StepSum::Group::tie: {
+        const auto& stages = sharers_.at(sum.tie);
+        return count([&](int stage) { return std::find(stages.begin(), stages.end(), stage) != stages.end(); });
+      }
+      case StepSum::Group::everybody: return ranks_.size();
+    }
+    return 1;
+  }
+
+  // When a wire task begins: after the task that the rank is in, which made it ready.
+  double begun_s(const Rank& rank) const { return std::max(clock_.now, rank.free_s); }
+
+  void happen(const Event& event) {
+    auto& rank = *ranks_[static_cast<size_t>(event.place)];
+    switch (event.kind) {
+      case EventKind::free: rank.busy = false; return;
+      case EventKind::wire: return complete(rank, event.task);
+      case EventKind::message: {
+        auto& box = boxes_[event.message];
+        if (!box.expected) {
+          ++box.waiting;
+          return;
+        }
+        complete(rank, *std::exchange(box.expected, std::nullopt));
+        return;
       }
     }
   }
 
-  // The executor has chosen a pass: it takes its time, and its message leaves at the end.
-  void pass(int r, StageAction action) {
-    auto& rank = *ranks_[static_cast<size_t>(r)];
-    const bool forward = action.kind == TaskKind::forward, splits = rank.schedule->splits();
-    const bool weights = action.kind == TaskKind::weights;
-    const double whole = forward ? rank.cost.forward_s : rank.cost.backward_s / (splits ? 2 : 1);
-    const double end = clock_.now + whole / mesh_.chunks / (weights ? weight_slices : 1);
-    report_.spans.push_back({r, action, clock_.now, end});
-    rank.busy = true;
-    rank.parts[static_cast<size_t>(action.chunk)].passed[way_of(action.kind)][static_cast<size_t>(action.microbatch)] =
-        true;
-    if (forward) {
-      ++rank.in_flight;
-    } else if (weights ? ++rank.slices % weight_slices == 0 : !splits) {
-      --rank.in_flight;
-    }
-    auto& most = report_.in_flight[static_cast<size_t>(r)];
-    most = std::max(most, rank.in_flight);
-    if (rank.in_flight > rank.schedule->in_flight()) {
-      fail("schedule {}: stage {} holds {} microbatches at forward {}, more than the {} that it said",
-           rank.schedule->name(), rank.place.stage, rank.in_flight, action.microbatch, rank.schedule->in_flight());
-    }
-    events_.push({end, ++number_, r, false, 0});
-    if (!weights) send(rank, action, end);
+  void complete(Rank& rank, TaskId id) {
+    span(rank, id, clock_.now);
+    rank.executor.complete(id);
   }
 
-  void send(const Rank& rank, StageAction action, double end) {
-    const bool forward = action.kind == TaskKind::forward;
-    const int part = mesh_.part_of(rank.place.stage, action.chunk) + (forward ? 1 : -1);
-    if (part < 0 || part >= mesh_.parts()) return;
-    const int stage = mesh_.stage_of_part(part);
-    const int microbatch = action.microbatch * mesh_.replicas(rank.place.stage) + rank.place.replica;
-    const int to = mesh_.rank_of(stage, microbatch % mesh_.replicas(stage));
-    auto& receiver = ranks_[static_cast<size_t>(to)]->parts[static_cast<size_t>(mesh_.chunk_of_part(part))];
-    const auto& messages = forward ? receiver.forward_message : receiver.backward_message;
-    const double way_s = stage == rank.place.stage ? 0 : rank.cost.message_s;
-    events_.push({end + way_s, ++number_, to, true, messages[static_cast<size_t>(microbatch / mesh_.replicas(stage))]});
+  void span(Rank& rank, TaskId id, double end_s) {
+    const auto& task = rank.tasks.tasks[id];
+    rank.done_tasks[id] = true;
+    report_.spans.push_back({rank.number,
+                             rank.step,
+                             lane_of(task.work),
+                             {kind_of(task.work), task.index, task.chunk},
+                             clock_.now,
+                             end_s});
   }
 
-  // Lets a rank that is free choose its next pass.
-  void advance(int r) {
-    auto& rank = *ranks_[static_cast<size_t>(r)];
-    if (rank.busy || rank.done) return;
+  void add_event(double time_s, int place, EventKind kind, TaskId task = 0, const StepMessage& message = {}) {
+    events_.push({time_s, ++number_, place, kind, task, message});
+  }
+
+  // Lets a rank that is free choose its next tasks.
+  void advance(Rank& rank) {
     try {
-      rank.done = rank.executor.run_one() == Executor::Progress::done;
+      while (!rank.busy && !rank.done) {
+        const auto progress = rank.executor.run_one();
+        if (!too_many_.empty()) break;
+        if (progress == Executor::Progress::waiting) return;
+        if (progress == Executor::Progress::done) rank.done = !begin_next_step(rank);
+      }
     } catch (const Error&) {
-      say_what_is_missing();  // an executor without messages under way knows that it cannot end
+      describe_what_is_missing();  // an executor without messages under way knows that it cannot end
       throw;
     }
+    if (!too_many_.empty()) fail("{}", too_many_);
   }
 
   void check_that_all_ended() const {
     for (const auto& rank : ranks_) {
-      if (!rank->done) say_what_is_missing();
+      if (!rank->done) describe_what_is_missing();
     }
   }
 
-  void say_what_is_missing() const {
-    std::string missing;
-    for (const auto& rank : ranks_) {
-      const auto first = first_missing(*rank);
-      if (!first.empty()) missing += (missing.empty() ? "" : ", ") + first;
-    }
-    if (!missing.empty()) fail("schedule {} cannot end: {}", ranks_[0]->schedule->name(), missing);
-  }
-
-  static std::string first_missing(const Rank& rank) {
-    for (size_t way = 0; way < 3; ++way) {
-      for (size_t chunk = 0; chunk < rank.parts.size(); ++chunk) {
-        const auto& passed = rank.parts[chunk].passed[way];
-        const auto place = std::find(passed.begin(), passed.end(), false);
-        if (place == passed.end()) continue;
-        const auto where = rank.parts.size() > 1 ? fmt::format(" (chunk {})", chunk) : "";
-        constexpr TaskKind kinds[] = {TaskKind::forward, TaskKind::backward, TaskKind::weights};
-        return fmt::format("stage {}{} has not done {} {}", rank.place.stage, where, name(kinds[way]),
-                           place - passed.begin());
+  // Passes; or, where all of these are done, other tasks.
+  void describe_what_is_missing() const {
+    for (const bool passes : {true, false}) {
+      std::string missing;
+      for (const auto& rank : ranks_) {
+        const auto first = first_missing(*rank, passes);
+        if (!first.empty()) missing += (missing.empty() ? "" : ", ") + first;
       }
+      if (!missing.empty()) fail("schedule {} cannot end: {}", ranks_[0]->plays->name(), missing);
     }
-    return "";
   }
 
-  Mesh mesh_;
+  static std::string first_missing(const Rank& rank, bool passes) {
+    std::optional<std::tuple<TaskKind, int32_t, int32_t>> first;  // kinds of passes are in their order
+    for (size_t i = 0; i < rank.done_tasks.size(); ++i) {
+      const auto& task = rank.tasks.tasks[i];
+      const TaskKind kind = kind_of(task.work);
+      if (rank.done_tasks[i] || is_pass(kind) != passes) continue;
+      const auto found = std::tuple(kind, task.chunk, task.index);
+      if (!first || found < *first) first = found;
+    }
+    if (!first) return "";
+    const auto [kind, chunk, index] = *first;
+    const auto where = rank.builder.chunks().size() > 1 ? fmt::format(" (chunk {})", chunk) : "";
+    const auto which = index < 0 ? "" : fmt::format(" {}", index);
+    return fmt::format("stage {}{} has not done {}{}", rank.stage, where, name(kind), which);
+  }
+
+  const Plan& plan_;
   SimulatedClock clock_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<int> places_;                   // in ranks_, by rank; -1: not played
+  std::map<int, std::vector<int>> sharers_;   // stages, by tie
+  std::map<StepMessage, Box> boxes_;
+  std::map<MeetingKey, Meeting> meetings_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   int64_t number_ = 0;
+  std::string too_many_;  // microbatches in flight, and where
   PipelineReport report_;
 };
 
 }  // namespace
+
+bool TaskSpan::is_pass() const { return trireme::is_pass(action.kind); }
 
 double PipelineReport::bubble() const {
   double idle = 0;
@@ -224,9 +389,21 @@ std::string PipelineReport::brief() const {
   return fmt::format("bubble {:.1f} %, microbatches in flight by rank {}", 100 * bubble(), fmt::join(in_flight, " "));
 }
 
+PipelineReport simulate(const Plan& plan, const LayerTable& table, const std::vector<StageCost>& costs,
+                        bool all_ranks) {
+  return Pipeline(plan, table, [&](const StagePlace& place) { return plan.schedule_at(place); }, costs, all_ranks).run();
+}
+
 PipelineReport simulate_pipeline(const ScheduleMaker& make, const Mesh& mesh, int microbatches,
                                  const std::vector<StageCost>& costs) {
-  return Pipeline(make, mesh, microbatches, costs).run();
+  Mesh played = mesh;
+  if (mesh.even()) played.replicas_by_stage.clear();
+  LayerTable table;
+  table.layers.resize(static_cast<size_t>(mesh.parts()));
+  std::vector<int64_t> begins(table.layers.size());
+  std::iota(begins.begin(), begins.end(), 0);
+  const Plan plan{.mesh = played, .begins = begins, .dealing = Dealing(played, microbatches, {.most = 1})};
+  return Pipeline(plan, table, make, costs, /*all_ranks=*/true).run();
 }
 
 PipelineReport simulate_pipeline(const ScheduleMaker& make, int microbatches, const std::vector<StageCost>& costs) {

@@ -75,8 +75,7 @@ LinkCost measure_inside(World& world, int64_t bytes) {
 
 }  // namespace
 
-CodecConfig chosen_codec(const RunConfig& config, World& world, int64_t bytes) {
-  CodecConfig codec = config.sync.codec;
+CodecConfig chosen_codec(CodecConfig codec, const std::string& links, World& world, int64_t bytes) {
   if (codec.kind != CodecKind::automatic) return codec;
   codec.kind = CodecKind::none;
   if (world.size() == 1) return codec;
@@ -90,8 +89,8 @@ CodecConfig chosen_codec(const RunConfig& config, World& world, int64_t bytes) {
   place.cores = 1 / local[1].item<double>();
   if (place.hosts == 1) {
     place.links.inside = measure_inside(world, std::max<int64_t>(64, bytes / 64 * 64));
-  } else if (!config.comm.links.empty()) {
-    place.links = read_links(config.comm.links);
+  } else if (!links.empty()) {
+    place.links = read_links(links);
   } else {
     place.links.between = measure_between(world);
   }

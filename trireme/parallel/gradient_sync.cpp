@@ -57,27 +57,18 @@ GradientSync::~GradientSync() {
   }
 }
 
-GradientSync::Sends GradientSync::add_tasks(Graph& graph) {
-  auto& buckets = store_.buckets();
-  Sends tasks;
-  for (size_t b = 0; b < buckets.size() && !order_; ++b) {
-    const auto send = [this, b] {
-      const auto& bucket = store_.buckets()[b];
-      const Group group = groups_.of(bucket);
-      const bool left = leaves_ties_ && bucket.tie >= 0;
-      if (left || communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
-      const auto done = [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); };
-      if (kind_ == SyncKind::root) {
-        communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);
-      } else if (sums_) {
-        sums_->start(b, bucket.gradients, number_, "reduce bucket", done);
-      } else {
-        communicator_.all_reduce(bucket.gradients, ReduceOp::sum, "reduce bucket", done, group);
-      }
-    };
-    tasks.push_back(graph.add(TaskKind::reduce, static_cast<int32_t>(b), Lane::wire, send, {}, /*extra_signals=*/1));
+void GradientSync::send(size_t b) {
+  const auto& bucket = store_.buckets()[b];
+  const Group group = groups_.of(bucket);
+  if (communicator_.size(group) == 1) return executor_.complete(tasks_[b]);
+  const auto done = [this, b](std::exception_ptr error) { executor_.complete(tasks_[b], error); };
+  if (kind_ == SyncKind::root) {
+    communicator_.reduce(bucket.gradients, ReduceOp::sum, roots_[b].rank, "reduce bucket", done, group);
+  } else if (sums_) {
+    sums_->start(b, bucket.gradients, number_, "reduce bucket", done);
+  } else {
+    communicator_.all_reduce(bucket.gradients, ReduceOp::sum, "reduce bucket", done, group);
   }
-  return tasks;
 }
 
 void GradientSync::begin_step(int64_t number, int64_t passes, const Sends& sends) {

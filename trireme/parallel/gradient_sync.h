@@ -43,15 +43,14 @@ class GradientSync {
                Executor& executor, const at::Tensor& totals, BucketSums* sums = nullptr);
   ~GradientSync();
 
-  // Adds to a step's graph a wire task for each bucket: the compute tasks that need bucket b wait for the b-th of them.
+  // The wire tasks of a step that sum its buckets, in their order; each waits for one signal from here, and its work is
+  // send().
   using Sends = std::vector<TaskId>;
-  Sends add_tasks(Graph& graph);
+  void send(size_t bucket);
 
   // Before the first backward pass of a step of so many: a bucket is sent, by these tasks, when all of them have
   // written it. Without tasks nothing is sent (loose_sync). The step's number is that of its sums (BucketSums).
   void begin_step(int64_t number, int64_t passes, const Sends& sends);
-  // From now on what stages share is not summed here.
-  void leave_ties() { leaves_ties_ = true; }
   // Until then nothing is sent: backward passes before the last one of a step whose number nobody knows yet.
   void hold();
   // Around a backward pass through layers with these parameters: what it leaves out, where it may, has no gradient.
@@ -101,7 +100,7 @@ class GradientSync {
   std::vector<int64_t> expected_;  // writes of one microbatch, by bucket
   std::vector<int64_t> missing_;   // in this step
   size_t next_ = 0;                // buckets leave in order: this one is next
-  bool told_unused_ = false, leaves_ties_ = false;
+  bool told_unused_ = false;
   const at::Tensor totals_;
   BucketSums* sums_;
   TaskId totals_task_ = 0;

@@ -21,7 +21,7 @@ int Mesh::first_rank(int stage) const {
 
 int Mesh::stage_of(int rank) const {
   int stage = 0;
-  while (stage + 1 < stages && rank >= first_rank(stage + 1)) ++stage;
+  for (int next = replicas(0); stage + 1 < stages && rank >= next; next += replicas(stage)) ++stage;
   return stage;
 }
 

@@ -213,9 +213,7 @@ Planned planned(const RunConfig& config, const RunOptions& options, const Facts&
   if (!config.distill.from.empty())
     stages.back().teacher_bytes = find_teacher(config, answers).parameter_bytes(config.train.precision);
   check_memory(config, stages);
-  const auto maker = [&](const StagePlace& place) { return plan.schedule_at(place); };
-  for (const int count : plan.dealing.all_numbers())  // replicas may have more and less
-    simulate_pipeline(maker, plan.mesh, count, std::vector<StageCost>(static_cast<size_t>(plan.mesh.stages)));
+  simulate(plan, table, std::vector<StageCost>(static_cast<size_t>(plan.mesh.stages)));
   return {std::move(plan), std::move(stages)};
 }
 
@@ -258,11 +256,11 @@ class Run {
     auto model = subject ? std::move(subject->model) : build_model(config_.model, data_.train->vocab());
     const auto table = table_of(config_, *model);
     const Facts facts{world_.size(), data_.train->size(), world_.ranks_are_threads()};
-    const auto [plan, stages] = planned(config_, options_, facts, data_.train->vocab(), table);
+    auto [plan, stages] = planned(config_, options_, facts, data_.train->vocab(), table);
     check_fits_here(config_, *data_.train, {plan, stages}, ranks_here(world_));
     const auto checkpoint = find_folder(table);
     const auto saved = checkpoint.empty() ? std::nullopt : std::optional(open_checkpoint(checkpoint));
-    keep_codec(saved);
+    keep_codec(saved, plan.sync.codec.kind);
     StageTrainer trainer(config_, world_, data_, std::move(model), plan);
     if (!config_.model.from.empty() && (checkpoint.empty() || config_.model.lora_rank > 0)) {
       load_weights(open_source_model(config_.model.from), trainer.model().parameters(), trainer.store(),
@@ -321,8 +319,7 @@ class Run {
 
   // A codec that was chosen by what the machine could do then is a part of the run: another one now would give other
   // numbers.
-  void keep_codec(const std::optional<CheckpointInfo>& saved) {
-    auto& kind = config_.sync.codec.kind;
+  void keep_codec(const std::optional<CheckpointInfo>& saved, CodecKind& kind) const {
     if (kind != CodecKind::automatic || !saved || saved->codec.empty()) return;
     kind = codec_named(saved->codec);
     if (world_.rank() == 0) log::info("sync.codec = auto: {}, as the run had chosen", saved->codec);

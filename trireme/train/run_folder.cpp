@@ -142,6 +142,22 @@ void RunFolder::prepare(const std::string& resolved_config, const std::string& p
   write_atomically(path / "plan.yaml", plan);
 }
 
+namespace {
+
+const char* describe(UpdateRule rule) {
+  switch (rule) {
+    case UpdateRule::decided: return "by all ranks alike, once they know the norm of the whole gradient";
+    case UpdateRule::root: return "by the root of each bucket, once all ranks know the norm of the whole gradient";
+    case UpdateRule::as_reduced: return "bucket by bucket, as soon as each has been summed";
+    case UpdateRule::ahead: return "bucket by bucket, while the next step runs";
+    case UpdateRule::loose: return "as sync.kind has it";
+    case UpdateRule::flow: return "by each stage, after its own microbatches";
+  }
+  return "?";
+}
+
+}  // namespace
+
 std::string plan_with_comments(const std::vector<StagePlan>& stages, World& world, StageTrainer& trainer) {
   auto plan = trainer.plan();
   plan.sync.codec = trainer.codec();  // where it was chosen by what the machine can do
@@ -151,6 +167,7 @@ std::string plan_with_comments(const std::vector<StagePlan>& stages, World& worl
       plan_yaml(plan);
   text += "\n# What follows from that, for people to read.\n";
   text += fmt::format("# transport: {}\n", world.communicator().transport_name());
+  text += fmt::format("# parameters change: {}\n", describe(plan.update));
   text += "# shares:  # samples of a step, by rank\n";
   for (int rank = 0; rank < world.size(); ++rank) {
     const auto pieces = plan.dealing.pieces(rank);

@@ -14,6 +14,13 @@
 
 namespace trireme {
 
+namespace {
+
+// Of the small messages about steps.
+MessageTag tag_of(MessageKind kind) { return {static_cast<uint16_t>(kind), 0, 0}; }
+
+}  // namespace
+
 void StageTrainer::open_flow() {
   const auto K = static_cast<int64_t>(pieces_.size());
   const int stage = stage_number(), replicas = mesh_.replicas(stage);
@@ -34,15 +41,7 @@ void StageTrainer::open_flow() {
   flow.lr_share = flow.plan.changes_once() ? 1 : static_cast<double>(replicas) / mesh_.replicas(0);
   flow.lag = flow.plan.steps_in_flight();
 
-  auto& chunk = chunks_.front();
-  const auto slots = static_cast<size_t>(flow.plan.steps_in_flight() * K);
-  make_flights(chunk, chunk.flights, slots);
-  for (size_t slot = 0; slot < slots; ++slot) {
-    auto& arrivals = flow.arrivals.emplace_back();
-    for (size_t i = 0; i < chunk.stage->incoming().size(); ++i) arrivals.push_back(box_of(activation, 0, slot, i));
-    auto& returns = flow.returns.emplace_back();
-    for (size_t i = 0; i < chunk.stage->outgoing().size(); ++i) returns.push_back(box_of(gradient, 0, slot, i));
-  }
+  make_flights(0, MessageKind::activation, static_cast<size_t>(flow.plan.steps_in_flight() * K));
   open_ties();
   open_reports();
 }
@@ -51,14 +50,14 @@ void StageTrainer::open_flow() {
 void StageTrainer::open_reports() {
   auto& flow = *flow_;
   const auto open = [this](int from, MessageKind kind, at::Tensor& place, TaskId& task) {
-    return postbox_->open(from, {kind, 0, 0}, [this, &place, &task](PendingTensor message, auto error) {
+    return postbox_->open(from, tag_of(kind), [this, &place, &task](PendingTensor message, auto error) {
       if (!error) place = message.take();
       executor_.complete(task, error);
     });
   };
   if (mesh_.ranks() == 1) return;
   if (world_.rank() != 0) {
-    flow.orders = open(0, order, flow.ordered, flow.order_task);
+    flow.orders = open(0, MessageKind::order, flow.ordered, flow.order_task);
     return;
   }
   flow.told.resize(static_cast<size_t>(world_.size()));
@@ -66,7 +65,7 @@ void StageTrainer::open_reports() {
   flow.tellers.resize(flow.told.size());
   for (int rank = 1; rank < world_.size(); ++rank) {
     const auto r = static_cast<size_t>(rank);
-    flow.tellers[r] = open(rank, told, flow.told[r], flow.told_tasks[r]);
+    flow.tellers[r] = open(rank, MessageKind::report, flow.told[r], flow.told_tasks[r]);
   }
 }
 
@@ -81,72 +80,57 @@ StageTrainer::FlowStep& StageTrainer::flow_step(bool obeys) {
   if (!fresh) return step;
   step.schedule = std::make_unique<ListSchedule>(schedule_->name(), actions);
   step.forwards = forwards;
-  auto& graph = step.graph;
-  const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this, forwards] { load_ahead(forwards); });
-  const auto pass = [&](TaskKind kind, int64_t index, std::function<void()> work) {
-    return graph.add(kind, static_cast<int32_t>(index), Lane::compute, std::move(work));
-  };
-  // A pass waits for its messages, in boxes by the place of its microbatch.
-  const auto await = [&](TaskId task, int64_t index, const std::vector<std::vector<Postbox::Box>>& boxes,
-                         const int64_t& first) {
-    std::vector<TaskId> waits;
-    for (size_t i = 0; i < boxes.front().size(); ++i) {
-      const auto expect = [this, index, i, &boxes, &first] { postbox_->expect(boxes[slot_of(first + index)][i]); };
-      waits.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(index), Lane::wire, expect));
-      graph.add_dependency(task, waits.back());
-    }
-    return waits;
-  };
-  std::vector<TaskId> forward_tasks, backward_tasks, updates;
-  for (int64_t j = 0; j < forwards; ++j) {
-    forward_tasks.push_back(pass(TaskKind::forward, j, [this, j] { flow_forward(j); }));
-    graph.add_dependency(forward_tasks.back(), load);
-    step.arrivals.push_back(await(forward_tasks.back(), j, flow.arrivals, flow.forwarded));
-  }
-  for (int64_t k = 0; k < flow.plan.per_step(); ++k) {
-    backward_tasks.push_back(pass(TaskKind::backward, k, [this, k] { flow_backward(k); }));
-    if (k >= lead) graph.add_dependency(backward_tasks.back(), forward_tasks[static_cast<size_t>(k - lead)]);
-    step.returns.push_back(await(backward_tasks.back(), k, flow.returns, flow.returned));
-  }
-  for (int64_t u = 0; u < flow.plan.rounds(); ++u) {
-    step.sends.push_back(sync_->add_tasks(graph));
-    updates.push_back(graph.add(
-        TaskKind::optimize, static_cast<int32_t>(u), Lane::compute, [this, u] { flow_update(static_cast<size_t>(u)); },
-        step.sends.back()));
-    if (flow.plan.changes_once()) {
-      for (const TaskId task : backward_tasks) graph.add_dependency(updates.back(), task);
-      continue;
-    }
-    graph.add_dependency(updates.back(), backward_tasks[static_cast<size_t>(u)]);
-    // The next gradients must not be written before these are used, and the next forward pass sees what they change.
-    if (u + 1 < flow.plan.rounds()) graph.add_dependency(backward_tasks[static_cast<size_t>(u) + 1], updates.back());
-    const int64_t next = u + flow.plan.ahead() + 1 - lead;
-    if (next >= 0 && next < forwards) graph.add_dependency(forward_tasks[static_cast<size_t>(next)], updates.back());
-  }
-  if (flow.ties.owed) {
-    const TaskId tied = add_ties(graph);
-    graph.add_dependency(updates.back(), tied);
-    // Microbatches of the next step see what it changes.
-    for (int64_t j = std::max<int64_t>(0, flow.plan.per_step() - lead); j < forwards; ++j)
-      graph.add_dependency(forward_tasks[static_cast<size_t>(j)], tied);
-  }
-  add_reports(step, updates.back(), obeys);
+  step.tasks = steps_->flow_step({flow.forwarded, flow.returned, flow.total, obeys, flow.ties.owed});
+  step.graph = bind(step.tasks, [this](TaskId id, const StepTask& task) { return flow_work_of(id, task); });
   return step;
 }
 
-void StageTrainer::add_reports(FlowStep& step, TaskId last, bool obeys) {
-  auto& graph = step.graph;
-  std::vector<TaskId> before{last};
-  if (world_.rank() == 0) {
-    for (size_t r = 1; r < flow_->told.size(); ++r) {
-      step.told.push_back(
-          graph.add(TaskKind::receive, -1, Lane::wire, [this, r] { postbox_->expect(flow_->tellers[r]); }));
-      before.push_back(step.told.back());
-    }
-  } else if (obeys) {
-    step.order = graph.add(TaskKind::receive, -1, Lane::wire, [this] { postbox_->expect(flow_->orders); });
+std::function<void()> StageTrainer::flow_work_of(TaskId id, const StepTask& task) {
+  const auto i = static_cast<size_t>(task.index), place = static_cast<size_t>(task.piece);
+  switch (task.work) {
+    case Work::load: return [this] { load_ahead(flow_->running->forwards); };
+    case Work::receive:
+      switch (task.message.kind) {
+        case MessageKind::activation:
+          return [this, i, place] { postbox_->expect(setting_out(i).arrival_boxes[place]); };
+        case MessageKind::gradient:
+          return [this, i, place] { postbox_->expect(coming_back(i).return_boxes[place]); };
+        case MessageKind::report:
+          return [this, from = static_cast<size_t>(task.message.from)] { postbox_->expect(flow_->tellers[from]); };
+        default: return [this] { postbox_->expect(flow_->orders); };
+      }
+    case Work::forward: return [this, j = task.index] { flow_forward(j); };
+    case Work::backward: return [this, k = task.index] { flow_backward(k); };
+    case Work::sum_bucket:
+      // What stages share is summed a step later.
+      if (task.sum.group == StepSum::Group::own) return [this, id] { executor_.complete(id); };
+      return [this, i] { sync_->send(i); };
+    case Work::update_round: return [this, i] { flow_update(i); };
+    case Work::sum_tie: return [this, id, i] { sum_tie(id, i); };
+    case Work::update_ties: return [this] { change_ties(); };
+    case Work::report: return [this] { report_flow(); };
+    default: fail("a step that never drains has no such task");
   }
-  graph.add(TaskKind::decide, -1, Lane::compute, [this] { report_flow(); }, before);
+}
+
+// Says, before a step runs, which of its tasks waits for a message.
+void StageTrainer::expect_at(TaskId id, const StepTask& task) {
+  const auto i = static_cast<size_t>(task.index), place = static_cast<size_t>(task.piece);
+  switch (task.message.kind) {
+    case MessageKind::activation: setting_out(i).arrivals[place] = id; break;
+    case MessageKind::gradient: coming_back(i).returns[place] = id; break;
+    case MessageKind::report: flow_->told_tasks[static_cast<size_t>(task.message.from)] = id; break;
+    default: flow_->order_task = id;
+  }
+}
+
+// The flights of the microbatches that pass in a step, in its own numbers.
+StageTrainer::Flight& StageTrainer::setting_out(size_t j) {
+  return chunks_.front().flights[slot_of(flow_->forwarded + static_cast<int64_t>(j))];
+}
+
+StageTrainer::Flight& StageTrainer::coming_back(size_t k) {
+  return chunks_.front().flights[slot_of(flow_->returned + static_cast<int64_t>(k))];
 }
 
 size_t StageTrainer::slot_of(int64_t microbatch) const {
@@ -183,7 +167,7 @@ void StageTrainer::flow_backward(int64_t k) {
   if (begins) {
     store_->begin_step();
     sync_->begin_step(flow.versions.newest() + 1, flow.plan.changes_once() ? flow.plan.per_step() : 1,
-                      flow.running->sends[flow.plan.changes_once() ? 0 : static_cast<size_t>(k)]);
+                      flow.running->tasks.rounds[flow.plan.changes_once() ? 0 : static_cast<size_t>(k)]);
   }
   const size_t slot = slot_of(flow.returned + k);
   backward(0, slot);
@@ -237,7 +221,7 @@ void StageTrainer::report_flow() {
   // Of what stages share, the last that is known.
   total[total_squares] = mesh_.replica_of(world_.rank()) == 0 ? flow.squares + flow.ties.squares : 0;
   if (world_.rank() != 0) {
-    postbox_->send(0, {told, 0, 0}, totals_.to(device_, /*non_blocking=*/false, /*copy=*/true));
+    postbox_->send(0, tag_of(MessageKind::report), totals_.to(device_, /*non_blocking=*/false, /*copy=*/true));
     stop_agreed_ = flow.ordered.defined() && flow.ordered.item<double>() > 0;
     return;
   }
@@ -245,7 +229,7 @@ void StageTrainer::report_flow() {
   grad_norm_ = std::sqrt(totals_[total_squares].item<double>());
   const double stop = totals_[total_stop].item<double>();
   for (int rank = 1; rank < world_.size(); ++rank)
-    postbox_->send(rank, {order, 0, 0}, at::full({}, stop, at::TensorOptions().dtype(at::kDouble).device(device_)));
+    postbox_->send(rank, tag_of(MessageKind::order), at::full({}, stop, at::TensorOptions().dtype(at::kDouble).device(device_)));
   flow.decided.push_back(stop > 0);
   const auto age = static_cast<int64_t>(flow.decided.size()) - 1 - flow.lag;
   stop_agreed_ = mesh_.ranks() == 1 ? stop > 0 : age >= 0 && flow.decided[static_cast<size_t>(age)];
@@ -259,13 +243,10 @@ void StageTrainer::run_flow_step() {
   const bool obeys = flow.steps_done >= flow.lag;
   auto& step = flow_step(obeys);
   flow.running = &step;
-  auto& flights = chunks_.front().flights;
-  for (size_t j = 0; j < step.arrivals.size(); ++j)
-    flights[slot_of(flow.forwarded + static_cast<int64_t>(j))].arrivals = step.arrivals[j];
-  for (size_t k = 0; k < step.returns.size(); ++k)
-    flights[slot_of(flow.returned + static_cast<int64_t>(k))].returns = step.returns[k];
-  for (size_t r = 1; r < flow.told_tasks.size(); ++r) flow.told_tasks[r] = step.told[r - 1];
-  flow.order_task = step.order;
+  for (size_t id = 0; id < step.tasks.tasks.size(); ++id) {
+    const auto& task = step.tasks.tasks[id];
+    if (task.work == Work::receive) expect_at(static_cast<TaskId>(id), task);
+  }
   executor_.run(step.graph, *step.schedule);
   flow.forwarded += step.forwards;
   flow.returned += flow.plan.per_step();

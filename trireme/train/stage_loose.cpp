@@ -10,8 +10,14 @@
 
 namespace trireme {
 
+namespace {
+
+constexpr MessageTag report_tag{static_cast<uint16_t>(MessageKind::report), 0, 0};
+
+}  // namespace
+
 void StageTrainer::open_loose() {
-  if (LooseSync::sends_messages(config_.sync.kind)) {
+  if (LooseSync::sends_messages(plan_.sync.kind)) {
     MailPeers peers;
     for (int other = 0; other < world_.size(); ++other) {
       if (other != world_.rank()) peers.to.push_back(other);
@@ -33,7 +39,7 @@ void StageTrainer::open_loose() {
     if (stage == stage_number()) continue;
     const auto s = static_cast<size_t>(stage);
     const int from = mesh_.rank_of(stage, mesh_.replica_of(world_.rank()));
-    pipeline_.boxes[s] = postbox_->open(from, {told, 0, 0}, [this, s](PendingTensor message, std::exception_ptr error) {
+    pipeline_.boxes[s] = postbox_->open(from, report_tag, [this, s](PendingTensor message, std::exception_ptr error) {
       if (!error) pipeline_.told[s] = message.take();
       executor_.complete(pipeline_.tasks[s], error);
     });
@@ -51,45 +57,40 @@ void StageTrainer::tell_pipeline() {
   pipeline_.told[static_cast<size_t>(stage_number())] = own;
   for (int stage = 0; stage < mesh_.stages; ++stage) {
     if (stage == stage_number()) continue;
-    postbox_->send(mesh_.rank_of(stage, mesh_.replica_of(world_.rank())), {told, 0, 0}, own.to(device_, false, true));
+    postbox_->send(mesh_.rank_of(stage, mesh_.replica_of(world_.rank())), report_tag, own.to(device_, false, true));
   }
 }
 
-// The tasks that tell, and hear, what the replica's stages know; the one after which all is known.
-TaskId StageTrainer::add_tellings(Graph& graph, const std::vector<TaskId>& passes) {
-  std::vector<TaskId> before{graph.add(TaskKind::norm, -1, Lane::compute, [this] { tell_pipeline(); }, passes)};
-  for (size_t s = 0; s < pipeline_.boxes.size(); ++s) {
-    if (static_cast<int>(s) == stage_number()) continue;
-    pipeline_.tasks[s] =
-        graph.add(TaskKind::receive, -1, Lane::wire, [this, s] { postbox_->expect(pipeline_.boxes[s]); });
-    before.push_back(pipeline_.tasks[s]);
+std::function<void()> StageTrainer::loose_work_of(TaskId id, const StepTask& task) {
+  switch (task.work) {
+    case Work::receive: {
+      const auto s = static_cast<size_t>(mesh_.stage_of(task.message.from));
+      pipeline_.tasks[s] = id;
+      return [this, s] { postbox_->expect(pipeline_.boxes[s]); };
+    }
+    case Work::share_step: return [this] { tell_pipeline(); };
+    case Work::gather_step: return [] {};
+    case Work::update_loosely: return [this] { update_loosely(); };
+    case Work::exchange:
+      return [this, id] {
+        c10::NoGradGuard no_grad;
+        loose_->exchange(completion(id));
+      };
+    case Work::adopt:
+      return [this] {
+        c10::NoGradGuard no_grad;
+        loose_->adopt();
+      };
+    default: fail("a step that drains has no such task");
   }
-  return graph.add(TaskKind::decide, -1, Lane::compute, [] {}, before);
 }
 
-void StageTrainer::build_loose_tail(const std::vector<TaskId>& passes) {
-  auto& graph = step_graph_;
-  auto before = passes;
-  if (mesh_.stages > 1) before.push_back(add_tellings(graph, passes));
-  const auto update = [this] {
-    c10::NoGradGuard no_grad;
-    if (mesh_.stages == 1) return loose_->update({own_step_, loss_sum_.item<double>(), wants_stop_, {}});
-    auto known = at::zeros({3}, at::kDouble);
-    for (const auto& one : pipeline_.told) known.add_(one.cpu());
-    loose_->update({own_step_, known[0].item<double>(), known[2].item<double>() > 0, known[1].item<double>()});
-  };
-  const TaskId updated = graph.add(TaskKind::optimize, -1, Lane::compute, update, before);
-  auto task = std::make_shared<TaskId>();
-  const auto exchange = [this, task] {
-    c10::NoGradGuard no_grad;
-    loose_->exchange([this, task](std::exception_ptr error) { executor_.complete(*task, error); });
-  };
-  *task = graph.add(TaskKind::reduce, -1, Lane::wire, exchange, {updated});
-  const auto adopt = [this] {
-    c10::NoGradGuard no_grad;
-    loose_->adopt();
-  };
-  graph.add(TaskKind::decide, -1, Lane::compute, adopt, {*task});
+void StageTrainer::update_loosely() {
+  c10::NoGradGuard no_grad;
+  if (mesh_.stages == 1) return loose_->update({own_step_, loss_sum_.item<double>(), wants_stop_, {}});
+  auto known = at::zeros({3}, at::kDouble);
+  for (const auto& one : pipeline_.told) known.add_(one.cpu());
+  loose_->update({own_step_, known[0].item<double>(), known[2].item<double>() > 0, known[1].item<double>()});
 }
 
 }  // namespace trireme

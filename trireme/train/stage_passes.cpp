@@ -14,62 +14,36 @@
 
 namespace trireme {
 
-// Flights of several steps may be on their way at once; each has its place among those of its step.
-size_t StageTrainer::in_step(uint16_t kind, size_t m) const {
-  return flow_ && kind != evaluation ? m % pieces_.size() : m;
+namespace {
+
+MessageTag tag_of(const StepMessage& message) {
+  return {static_cast<uint16_t>(message.kind), message.way, message.number};
 }
 
-// The rank that has it in a part of the model.
-int StageTrainer::holder_of(uint16_t kind, int part, size_t m) const {
-  return plan_.dealing.holder(world_.rank(), static_cast<int>(in_step(kind, m)), mesh_.stage_of_part(part));
-}
+}  // namespace
 
-// The same on both sides. Between two ranks a microbatch may cross several times, each into another chunk.
-MessageTag StageTrainer::tag_of(uint16_t kind, const Crossing& crossing, size_t m) const {
-  const size_t own = in_step(kind, m);
-  const auto step = static_cast<int>((m - own) / pieces_.size());
-  const int number = step * static_cast<int>(numbers_) + number_of(own);
-  return {kind, crossing.way, number * mesh_.chunks + mesh_.chunk_of_part(crossing.to)};
-}
-
-// Where a message comes in; the flight knows the task that waits for it.
-Postbox::Box StageTrainer::box_of(uint16_t kind, size_t c, size_t m, size_t i) {
-  const bool back = kind == gradient;
+// Where a message comes in, if it comes from another rank; the flight knows the task that waits for it.
+void StageTrainer::open_box(MessageKind kind, size_t c, size_t m, size_t i) {
+  const bool back = kind == MessageKind::gradient;
   const auto& stage = *chunks_[c].stage;
-  const auto& crossing = (back ? stage.outgoing() : stage.incoming())[i];
-  const auto arrived = [this, kind, back, c, m, i](PendingTensor message, auto error) {
+  const auto message = steps_->message(kind, (back ? stage.outgoing() : stage.incoming())[i], m);
+  if (message.from == world_.rank()) return;
+  const auto arrived = [this, kind, back, c, m, i](PendingTensor tensor, auto error) {
     auto& flight = flight_of(kind, c, m);
-    (back ? flight.gradients : flight.arrived)[i] = std::move(message);
+    (back ? flight.gradients : flight.arrived)[i] = std::move(tensor);
     executor_.complete((back ? flight.returns : flight.arrivals)[i], error);
   };
-  return postbox_->open(holder_of(kind, back ? crossing.to : crossing.from, m), tag_of(kind, crossing, m), arrived);
-}
-
-std::vector<TaskId> StageTrainer::add_arrivals(Graph& graph, uint16_t kind, size_t c, size_t m, const Passes& before) {
-  std::vector<TaskId> tasks;
-  const bool back = kind == gradient;
-  const auto& stage = *chunks_[c].stage;
-  const auto& crossings = back ? stage.outgoing() : stage.incoming();
   auto& flight = flight_of(kind, c, m);
-  for (size_t i = 0; i < crossings.size(); ++i) {
-    const int part = back ? crossings[i].to : crossings[i].from;
-    if (holder_of(kind, part, m) == world_.rank()) {
-      tasks.push_back(before[static_cast<size_t>(mesh_.chunk_of_part(part))][m]);
-      continue;
-    }
-    const auto expect = [this, box = box_of(kind, c, m, i)] { postbox_->expect(box); };
-    tasks.push_back(graph.add(TaskKind::receive, static_cast<int32_t>(m), Lane::wire, expect));
-    (back ? flight.returns : flight.arrivals)[i] = tasks.back();
-  }
-  return tasks;
+  (back ? flight.return_boxes : flight.arrival_boxes)[i] = postbox_->open(message.from, tag_of(message), arrived);
 }
 
 // To the rank that needs it, or to another chunk of this one.
-void StageTrainer::hand_on(uint16_t kind, const Crossing& crossing, size_t m, const at::Tensor& tensor) {
-  const bool back = kind == gradient;
-  const int part = back ? crossing.from : crossing.to, to = holder_of(kind, part, m);
+void StageTrainer::hand_on(MessageKind kind, const Crossing& crossing, size_t m, const at::Tensor& tensor) {
+  const bool back = kind == MessageKind::gradient;
+  const int part = back ? crossing.from : crossing.to;
   if (flow_ && flow_->replayed >= 0 && had_passed(part)) return;
-  if (to != world_.rank()) return postbox_->send(to, tag_of(kind, crossing, m), tensor);
+  const auto message = steps_->message(kind, crossing, m);
+  if (message.to != world_.rank()) return postbox_->send(message.to, tag_of(message), tensor);
   const auto c = static_cast<size_t>(mesh_.chunk_of_part(part));
   const auto& stage = *chunks_[c].stage;
   const auto& crossings = back ? stage.outgoing() : stage.incoming();
@@ -102,8 +76,7 @@ Pass StageTrainer::pass_of(const Chunk& chunk, const Flight& flight) const {
   pass.documents = documents_of(flight.data.starts);
   if (chunk.before_layer) pass.before_layer = &chunk.before_layer;
   if (replicas_) pass.replicas = &replicas_;
-  // The backward pass of the model's last layer follows at once: it has nothing to gain.
-  if (plan_.activations == ActivationKind::recompute) pass.recomputed = static_cast<size_t>(model_layers_) - 1;
+  pass.recomputed = recomputed_;
   pass.computed_again = &note_peak_;
   return pass;
 }
@@ -159,11 +132,11 @@ void StageTrainer::forward(size_t c, size_t m) {
     largest_flight_bytes_ = std::max(largest_flight_bytes_, flight.bytes);
   };
   const DeviceSpan span(&device_trace_, on_card("forward", static_cast<int64_t>(m)));
-  if (deals_statistics()) remember_dealt(chunk, flight.step * numbers_ + number_of(in_step(activation, m)));
+  if (deals_statistics()) remember_dealt(chunk, flight.step * numbers_ + number_of(m));
   compute(chunk, flight);
   count();
   for (size_t i = 0; i < flight.outputs.size(); ++i)
-    hand_on(activation, stage.outgoing()[i], m, flight.outputs[i].detach());
+    hand_on(MessageKind::activation, stage.outgoing()[i], m, flight.outputs[i].detach());
   finish_pass();
 }
 
@@ -218,7 +191,7 @@ void StageTrainer::backward(size_t c, size_t m) {
   }
   gradients.clear();
   for (size_t i = 0; i < stage.incoming().size(); ++i)
-    hand_on(gradient, stage.incoming()[i], m, flight.inputs[i].grad());
+    hand_on(MessageKind::gradient, stage.incoming()[i], m, flight.inputs[i].grad());
   flight.inputs.clear();
   flight.outputs.clear();
   flight.loss = at::Tensor();
@@ -275,25 +248,9 @@ void StageTrainer::build_evaluation() {
   std::iota(all.begin(), all.end(), 0);
   evaluated_items_ = static_cast<double>(std::max<int64_t>(1, data_.validation->learnt_targets(all)));
 
-  auto& graph = evaluation_graph_;
-  std::vector<TaskId> before;
-  Passes passes(chunks_.size());
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    make_flights(chunks_[c], chunks_[c].evaluations, evaluated_.size());
-    for (size_t m = 0; m < evaluated_.size(); ++m) {
-      const auto arrived = add_arrivals(graph, evaluation, c, m, passes);
-      const auto work = [this, c, m] { evaluate_one(c, m); };
-      passes[c].push_back(graph.add(TaskKind::evaluate, static_cast<int32_t>(m), Lane::compute, work, arrived));
-      before.push_back(passes[c].back());
-    }
-  }
-  auto task = std::make_shared<TaskId>();
-  const auto sum = [this, task] {
-    fill_totals();
-    world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce evaluation",
-                                     [this, task](std::exception_ptr error) { executor_.complete(*task, error); });
-  };
-  *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, before);
+  for (size_t c = 0; c < chunks_.size(); ++c) make_flights(c, MessageKind::evaluation, evaluated_.size());
+  evaluation_graph_ = bind(steps_->evaluation(evaluated_.size()),
+                           [this](TaskId id, const StepTask& task) { return work_of(id, task); });
 }
 
 void StageTrainer::evaluate_one(size_t c, size_t m) {
@@ -320,7 +277,7 @@ void StageTrainer::evaluate_one(size_t c, size_t m) {
     }
     return;
   }
-  for (size_t i = 0; i < outputs.size(); ++i) hand_on(evaluation, stage.outgoing()[i], m, outputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) hand_on(MessageKind::evaluation, stage.outgoing()[i], m, outputs[i]);
 }
 
 void StageTrainer::evaluate(StepReport& report) {

@@ -71,23 +71,25 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   // Choices that depend on what has come must be made on what is there. And processes take turns on a card: one that
   // waits there for another's work would be given its turns for nothing.
   settles_ = schedule_->follows_arrivals() || shares_card(device_, world.local_size());
-  const double bucket_bytes = std::min(config.sync.bucket_mb * 1e6, static_cast<double>(table.parameters()) * 4);
-  codec_ = chosen_codec(config, world, static_cast<int64_t>(bucket_bytes));
+  steps_ = std::make_unique<StepBuilder>(plan_, table, world.rank(), *schedule_);
+  const auto& sync = plan_.sync;
+  const double bucket_bytes = std::min(sync.bucket_mb * 1e6, static_cast<double>(table.parameters()) * 4);
+  codec_ = chosen_codec(sync.codec, config.comm.links, world, static_cast<int64_t>(bucket_bytes));
   join_groups();
   const auto allocate = [&](int64_t bytes, int tie) {
     const Group group = tie < 0 ? groups_.stage : groups_.ties[static_cast<size_t>(tie)];
     return world.communicator().allocate(bytes, group, device_);
   };
   store_ = std::make_unique<ParameterStore>(model_->parameters(), config.train.precision, device_,
-                                            config.sync.bucket_mb * 1e6, allocate);
+                                            sync.bucket_mb * 1e6, allocate);
   store_->draw(static_cast<uint64_t>(config.train.seed));
   optimizer_ = make_optimizer(config.optimizer);
   totals_ = at::zeros({totals_length()}, at::kDouble);
-  if (codec_.kind != CodecKind::none && !is_loose(config.sync.kind)) {
+  if (codec_.kind != CodecKind::none && !is_loose(sync.kind)) {
     sums_ = std::make_unique<BucketSums>(codec_, static_cast<uint64_t>(config.train.seed), *store_,
                                          world.communicator(), world.recorder(), sum_groups_.of(store_->buckets()));
   }
-  sync_ = std::make_unique<GradientSync>(config.sync, *store_, world.communicator(), groups_, executor_, totals_,
+  sync_ = std::make_unique<GradientSync>(sync, *store_, world.communicator(), groups_, executor_, totals_,
                                          sums_.get());
   for (size_t b = 0; b < store_->buckets().size(); ++b) {
     if (sync_->updates(b)) optimizer_->prepare(store_->buckets()[b]);
@@ -99,9 +101,9 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
     if ((chunk.stage->first() || again) && !schedule_->splits()) continue;
     for (const auto& parameter : chunk.parameters) parameter->gradient.deferred = &weight_gradients_;
   }
-  if (is_loose(config.sync.kind)) open_loose();
-  if (config.sync.kind == SyncKind::root || sync_->ahead()) find_layers();
-  if (shares_statistics(config.model) && mesh_.even() && mesh_.replicas() > 1)
+  if (is_loose(sync.kind)) open_loose();
+  if (plan_.update == UpdateRule::root || sync_->ahead()) find_layers();
+  if (plan_.exchanges_statistics())
     replicas_ = [this](const at::Tensor& given) { return gather_replicas(given); };
   if (!config.distill.from.empty() && last_) {
     const OwnerScope scope(Owner::teacher);
@@ -111,14 +113,11 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   distillation_sum_ = at::zeros_like(loss_sum_);
   squares_.resize(store_->buckets().size());
   behind_.buckets.resize(store_->buckets().size());
-  for (auto& chunk : chunks_) make_flights(chunk, chunk.flights, pieces_.size());
-  eager_ = config.sync.kind == SyncKind::allreduce && config.optimizer.clip == 0 && config.train.nonfinite_limit == 0;
-  const bool drains = plan_.drains();
-  late_.on = eager_ && drains && mesh_.stages > 1;
-  if (!drains) {
-    open_flow();
+  while (plan_.activations_of(recomputed_, table.layers.size()) == ActivationKind::recompute) ++recomputed_;
+  if (plan_.drains()) {
+    open_step();
   } else {
-    build_step();
+    open_flow();
   }
   build_evaluation();
 }
@@ -139,13 +138,29 @@ void StageTrainer::take_parts(const Model& whole, const LayerTable& table) {
   }
 }
 
-void StageTrainer::make_flights(const Chunk& chunk, std::vector<Flight>& flights, size_t count) {
+void StageTrainer::open_step() {
+  for (size_t c = 0; c < chunks_.size(); ++c) make_flights(c, MessageKind::activation, pieces_.size());
+  const auto step = steps_->step();
+  if (!step.rounds.empty()) sends_ = step.rounds.front();
+  step_graph_ = bind(step, [this](TaskId id, const StepTask& task) { return work_of(id, task); });
+}
+
+// Of microbatches that come with messages of this kind.
+void StageTrainer::make_flights(size_t c, MessageKind kind, size_t count) {
+  const auto& stage = *chunks_[c].stage;
+  const size_t incoming = stage.incoming().size(), outgoing = stage.outgoing().size();
+  auto& flights = kind == MessageKind::evaluation ? chunks_[c].evaluations : chunks_[c].flights;
   flights.resize(count);
-  for (auto& flight : flights) {
-    flight.arrived.resize(chunk.stage->incoming().size());
-    flight.arrivals.resize(flight.arrived.size());
-    flight.gradients.resize(chunk.stage->outgoing().size());
-    flight.returns.resize(flight.gradients.size());
+  for (size_t m = 0; m < count; ++m) {
+    auto& flight = flights[m];
+    flight.arrived.resize(incoming);
+    flight.arrival_boxes.resize(incoming);
+    flight.arrivals.resize(incoming);
+    flight.gradients.resize(outgoing);
+    flight.return_boxes.resize(outgoing);
+    flight.returns.resize(outgoing);
+    for (size_t i = 0; i < incoming; ++i) open_box(kind, c, m, i);
+    for (size_t i = 0; kind == MessageKind::activation && i < outgoing; ++i) open_box(MessageKind::gradient, c, m, i);
   }
 }
 
@@ -155,7 +170,7 @@ void StageTrainer::join_groups() {
   carriers_.communicator = &communicator;
   carriers_.world = &world_;
   const int stage = stage_number();
-  const bool compresses = codec_.kind != CodecKind::none && !is_loose(config_.sync.kind);
+  const bool compresses = codec_.kind != CodecKind::none && !is_loose(plan_.sync.kind);
   if (compresses) sum_groups_.stage = communicator.split(stage);
   if (mesh_.stages == 1) return;
   groups_.stage = communicator.split(stage);
@@ -168,14 +183,16 @@ void StageTrainer::join_groups() {
   std::set<int> ranks;
   for (const auto& chunk : chunks_) {
     for (size_t m = 0; m < pieces_.size(); ++m) {
-      for (const auto& crossing : chunk.stage->incoming()) ranks.insert(holder_of(activation, crossing.from, m));
-      for (const auto& crossing : chunk.stage->outgoing()) ranks.insert(holder_of(activation, crossing.to, m));
+      for (const auto& crossing : chunk.stage->incoming())
+        ranks.insert(steps_->message(MessageKind::activation, crossing, m).from);
+      for (const auto& crossing : chunk.stage->outgoing())
+        ranks.insert(steps_->message(MessageKind::activation, crossing, m).to);
     }
   }
   for (int rank = 0; !plan_.drains() && rank < world_.size(); ++rank) {
     if (rank == 0 || world_.rank() == 0) ranks.insert(rank);  // reports
   }
-  for (int other = 0; is_loose(config_.sync.kind) && other < mesh_.stages; ++other)
+  for (int other = 0; is_loose(plan_.sync.kind) && other < mesh_.stages; ++other)
     ranks.insert(mesh_.rank_of(other, mesh_.replica_of(world_.rank())));
   ranks.erase(world_.rank());
   peers.from.assign(ranks.begin(), ranks.end());

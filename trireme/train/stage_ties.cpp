@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -14,7 +15,6 @@
 namespace trireme {
 
 void StageTrainer::open_ties() {
-  sync_->leave_ties();
   auto& ties = flow_->ties;
   const OwnerScope scope(Owner::ties);
   // In an order that all who share one know.
@@ -38,21 +38,12 @@ void StageTrainer::put_ties_aside() {
   ties.step = own_step_;
 }
 
-// The tasks that sum what was put aside, one after another; the last of them makes the change.
-TaskId StageTrainer::add_ties(Graph& graph) {
-  std::vector<TaskId> before;
-  for (const auto& [b, gradients] : flow_->ties.parts) {
-    auto task = std::make_shared<TaskId>();
-    const auto sum = [this, task, b = b, gradients = gradients] {
-      const auto done = [this, task](std::exception_ptr error) { executor_.complete(*task, error); };
-      if (sums_) return sums_->start(b, gradients, flow_->ties.step, "reduce tie", done);
-      const Group group = groups_.of(store_->buckets()[b]);
-      world_.communicator().all_reduce(gradients, ReduceOp::sum, "reduce tie", done, group);
-    };
-    *task = graph.add(TaskKind::reduce, static_cast<int32_t>(b), Lane::wire, sum, before);
-    before = {*task};
-  }
-  return graph.add(TaskKind::optimize, -1, Lane::compute, [this] { change_ties(); }, before);
+void StageTrainer::sum_tie(TaskId task, size_t b) {
+  const auto& parts = flow_->ties.parts;
+  const auto part = std::find_if(parts.begin(), parts.end(), [&](const auto& one) { return one.bucket == b; });
+  if (sums_) return sums_->start(b, part->gradients, flow_->ties.step, "reduce tie", completion(task));
+  const Group group = groups_.of(store_->buckets()[b]);
+  world_.communicator().all_reduce(part->gradients, ReduceOp::sum, "reduce tie", completion(task), group);
 }
 
 // Those who share a tie know no gradient in common but its own: it is clipped by itself.
@@ -88,8 +79,7 @@ void StageTrainer::change_ties() {
 void StageTrainer::settle_ties() {
   if (!flow_->ties.owed) return;
   awaited_s_ += executor_.idle().reduce_s;  // of the step, which the next run forgets
-  Graph graph;
-  add_ties(graph);
+  Graph graph = bind(steps_->owed_ties(), [this](TaskId id, const StepTask& task) { return flow_work_of(id, task); });
   ListSchedule schedule(schedule_->name(), {});
   executor_.run(graph, schedule);
 }

@@ -53,56 +53,53 @@ std::string StageTrainer::brief() const {
                      parts, describe(device_), ranks, counted(config_.train.batch, "sample"));
 }
 
-void StageTrainer::build_step() {
-  auto& graph = step_graph_;
-  const TaskId load = graph.add(TaskKind::load, -1, Lane::compute, [this] { load_step(); });
-  if (!loose_) sends_ = sync_->add_tasks(graph);
-  const std::vector<TaskId> passes = add_passes(graph, load);
-  if (loose_) return build_loose_tail(passes);
-
-  // The job's loss and norm, and whether any rank wants to stop, by the same road as the buckets and after them; where
-  // they come late, those of the step before, at once.
-  auto task = std::make_shared<TaskId>();
-  const auto sum = [this, task] {
-    if (late_.on && !late_.open) return executor_.complete(*task);
-    if (!late_.on) fill_totals();
-    sync_->sum_totals(*task);
-  };
-  *task = graph.add(TaskKind::reduce, -1, Lane::wire, sum, late_.on ? std::vector<TaskId>() : passes);
-  std::vector<TaskId> before{*task};
-  if (late_.on) before.insert(before.end(), passes.begin(), passes.end());
-  std::vector<TaskId> norms;
-  for (size_t b = 0; b < squares_.size(); ++b) {
-    const auto index = static_cast<int32_t>(b);
-    if (!sync_->updates(b) || sync_->ahead()) continue;
-    norms.push_back(graph.add(TaskKind::norm, index, Lane::compute, [this, b] { measure(b); }, {sends_[b]}));
-    // An eager update comes before the decision that counts it.
-    const auto change = [this, b] { update(b, progression_.updates + 1, lr_, 1); };
-    if (eager_) graph.add(TaskKind::optimize, index, Lane::compute, change, {norms.back()});
-    // Where each rank knows a part of the gradient, its norm is summed with the rest. Otherwise it is known here.
-    if (sums_squares() && !late_.on) graph.add_dependency(*task, norms.back());
-  }
-  before.insert(before.end(), norms.begin(), norms.end());
-  const TaskId decision = graph.add(TaskKind::decide, -1, Lane::compute, [this] { decide(); }, before);
-  if (eager_) return;
-  if (config_.sync.kind == SyncKind::root) {
-    // One after another: what is sent leaves in the same order on all ranks.
-    TaskId last = decision;
-    for (const size_t b : sync_->spread_order()) {
-      const auto change = [this, b] {
-        if (update_ && sync_->updates(b)) update(b, progression_.updates, lr_, scale_);
-        if (update_) sync_->spread(b);
-      };
-      last = graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute, change, {last});
+std::function<void()> StageTrainer::work_of(TaskId id, const StepTask& task) {
+  const auto c = static_cast<size_t>(task.chunk), i = static_cast<size_t>(task.index);
+  switch (task.work) {
+    case Work::load: return [this] { load_step(); };
+    case Work::receive: {
+      const auto kind = task.message.kind;
+      if (kind == MessageKind::report) return loose_work_of(id, task);
+      auto& flight = flight_of(kind, c, i);
+      const auto place = static_cast<size_t>(task.piece);
+      const bool back = kind == MessageKind::gradient;
+      (back ? flight.returns : flight.arrivals)[place] = id;
+      return [this, box = (back ? flight.return_boxes : flight.arrival_boxes)[place]] { postbox_->expect(box); };
     }
-    return;
-  }
-  for (size_t b = 0; b < squares_.size(); ++b) {
-    graph.add(TaskKind::optimize, static_cast<int32_t>(b), Lane::compute,
-              [this, b] {
-                if (update_) update(b, progression_.updates, lr_, scale_);
-              },
-              {decision});
+    case Work::forward: return [this, c, i] { forward(c, i); };
+    case Work::backward: return [this, c, i] { backward(c, i); };
+    case Work::weights: return [this, c, i, slice = task.piece] { compute_weights(c, i, slice); };
+    case Work::evaluate: return [this, c, i] { evaluate_one(c, i); };
+    case Work::sum_bucket: return [this, i] { sync_->send(i); };
+    case Work::sum_totals:
+      return [this, id] {
+        fill_totals();
+        sync_->sum_totals(id);
+      };
+    case Work::sum_totals_before:
+      return [this, id] {
+        if (!late_.open) return executor_.complete(id);  // they have been given, or there was no step before
+        sync_->sum_totals(id);
+      };
+    case Work::sum_evaluation:
+      return [this, id] {
+        fill_totals();
+        world_.communicator().all_reduce(totals_, ReduceOp::sum, "reduce evaluation", completion(id));
+      };
+    case Work::measure: return [this, i] { measure(i); };
+    case Work::decide: return [this] { decide(); };
+    case Work::count: return [this] { count_update(); };
+    case Work::update_bucket:
+      return [this, i] {
+        if (update_) update(i, progression_.updates, lr_, scale_);
+      };
+    case Work::update_at_once: return [this, i] { update(i, progression_.updates + 1, lr_, 1); };
+    case Work::update_and_spread:
+      return [this, i] {
+        if (update_ && sync_->updates(i)) update(i, progression_.updates, lr_, scale_);
+        if (update_) sync_->spread(i);
+      };
+    default: return loose_work_of(id, task);
   }
 }
 
@@ -118,42 +115,10 @@ void StageTrainer::load_step() {
   }
 }
 
-// All forward and backward passes; the tasks after which a microbatch has left nothing to do.
-std::vector<TaskId> StageTrainer::add_passes(Graph& graph, TaskId load) {
-  std::vector<TaskId> ends;
-  Passes forwards(chunks_.size()), backwards(chunks_.size());
-  const auto add = [&](TaskKind kind, size_t c, size_t m, std::function<void()> work, std::vector<TaskId> before) {
-    return graph.add(kind, static_cast<int32_t>(m), Lane::compute, std::move(work), before, 0, static_cast<int32_t>(c));
-  };
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    for (size_t m = 0; m < pieces_.size(); ++m) {
-      auto before = add_arrivals(graph, activation, c, m, forwards);
-      before.push_back(load);
-      forwards[c].push_back(add(TaskKind::forward, c, m, [this, c, m] { forward(c, m); }, before));
-    }
-  }
-  // Replicas that exchange statistics in their passes need one order of these and of their sums, which weights'
-  // gradients that fill waits do not give where one chunk's may come before passes through another: there sums come
-  // after passes.
-  const bool sums_last = replicas_ && schedule_->splits() && chunks_.size() > 1;
-  for (size_t c = chunks_.size(); c-- > 0;) {
-    for (size_t m = 0; m < pieces_.size(); ++m) {
-      auto before = add_arrivals(graph, gradient, c, m, backwards);
-      before.push_back(forwards[c][m]);
-      backwards[c].push_back(add(TaskKind::backward, c, m, [this, c, m] { backward(c, m); }, before));
-      for (size_t b = 0; sums_last && b < sends_.size(); ++b) graph.add_dependency(sends_[b], backwards[c].back());
-      ends.push_back(backwards[c].back());
-      for (int32_t i = 0; schedule_->splits() && i < weight_slices; ++i)
-        ends.back() = add(TaskKind::weights, c, m, [this, c, m, i] { compute_weights(c, m, i); }, {ends.back()});
-    }
-  }
-  return ends;
-}
-
 void StageTrainer::fill_totals() {
   double squares = 0;
-  const bool root = config_.sync.kind == SyncKind::root;
-  for (size_t b = 0; sums_squares() && !flow_ && b < squares_.size(); ++b) {
+  const bool root = plan_.update == UpdateRule::root;
+  for (size_t b = 0; plan_.sums_squares() && b < squares_.size(); ++b) {
     // Of each bucket once.
     const bool mine = root ? sync_->updates(b) : store_->buckets()[b].owned && mesh_.replica_of(world_.rank()) == 0;
     if (mine) squares += squares_[b].item<double>();
@@ -182,7 +147,7 @@ void StageTrainer::fill_totals() {
 // What the totals say.
 void StageTrainer::judge() {
   double squares = 0;
-  if (sums_squares()) {
+  if (plan_.sums_squares()) {
     squares = totals_[total_squares].item<double>();
   } else {
     // Ahead of the gradients only the norm of the step before is known.
@@ -196,15 +161,17 @@ void StageTrainer::judge() {
   if (!update_) ++progression_.skipped;
 }
 
-void StageTrainer::decide() {
-  if (late_.on) {
-    ++progression_.updates;
-    if (late_.open) {
-      judge();
-      complete(late_.report);
-    }
-    return fill_totals();
+// The totals that are known are of the step before; those of this one are ready to be summed.
+void StageTrainer::count_update() {
+  ++progression_.updates;
+  if (late_.open) {
+    judge();
+    complete(late_.report);
   }
+  fill_totals();
+}
+
+void StageTrainer::decide() {
   judge();
   if (update_) ++progression_.updates;
   const double clip = config_.optimizer.clip;
@@ -280,7 +247,7 @@ StepReport StageTrainer::step(bool stop) {
   }
 
   auto report = own_report(sent, batches_before);
-  if (late_.on) return keep_for_later(std::move(report));
+  if (plan_.totals_come_late()) return keep_for_later(std::move(report));
   complete(report);
   return report;
 }
@@ -385,9 +352,9 @@ void StageTrainer::check_finite(const StepReport& report) const {
 void StageTrainer::while_whole(const std::function<void()>& save) {
   catch_up();
   if (loose_) return loose_->with_agreed(true, save);
-  if (config_.sync.kind == SyncKind::root) sync_->gather_state(*optimizer_);
+  if (plan_.update == UpdateRule::root) sync_->gather_state(*optimizer_);
   with_statistics(save);
-  if (config_.sync.kind == SyncKind::root) sync_->release_state();
+  if (plan_.update == UpdateRule::root) sync_->release_state();
 }
 
 OwnState StageTrainer::own_state() {
@@ -403,7 +370,7 @@ void StageTrainer::tell_traffic(StepReport& report) {
   const auto traffic = sums->take_traffic();
   report.codec = CodecReport{traffic.plain_bytes, traffic.sent_bytes, traffic.codec_s, {}};
   // A pass over all of it: now and then.
-  if (codec_.feedback && report.step % config_.log.every == 0 && (together() || late_.on))
+  if (codec_.feedback && report.step % config_.log.every == 0 && (together() || plan_.totals_come_late()))
     report.codec->residual_norm = sums->residual_norm();
 }
 

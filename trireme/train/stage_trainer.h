@@ -1,4 +1,5 @@
-// The trainer: a training step of one stage as tasks on the engine. Its graph, for m microbatches and b buckets:
+// The trainer: a training step of one stage as tasks on the engine. Which tasks there are, and what each waits for, is
+// known from the plan (engine/step_graph); the trainer binds its work to them. For m microbatches and b buckets:
 //
 //   load ─┬→ forward 0 → backward 0        (each also waits for its message from the neighbouring stage, and sends one)
 //         ├→ …                             (where the schedule splits them: backward 0 → weights 0)
@@ -28,6 +29,7 @@
 #include "trireme/data/step_loader.h"
 #include "trireme/device/device_trace.h"
 #include "trireme/engine/executor.h"
+#include "trireme/engine/step_graph.h"
 #include "trireme/nn/model.h"
 #include "trireme/observe/step_report.h"
 #include "trireme/optim/optimizer.h"
@@ -105,7 +107,6 @@ class StageTrainer {
 
   // From total_idle on: three numbers a stage, then one a rank.
   enum Total { total_loss, total_stop, total_squares, total_right, total_judged, total_distillation, total_idle };
-  enum MessageKind : uint16_t { activation, gradient, evaluation, told, order };
 
   // A microbatch on its way through this stage: what came for it, and what its forward pass left for the backward pass.
   struct Flight {
@@ -113,8 +114,9 @@ class StageTrainer {
     int64_t step = 0;     // of the run, from 0,
     double items = 1;     // and what is learnt in all of it
     int64_t version = 0;  // of the weights, where there are several
-    std::vector<PendingTensor> arrived, gradients;
-    std::vector<TaskId> arrivals, returns;  // the tasks that wait for these, by crossing
+    std::vector<PendingTensor> arrived, gradients;  // by crossing, as all of these:
+    std::vector<Postbox::Box> arrival_boxes, return_boxes;  // where they come in from other ranks,
+    std::vector<TaskId> arrivals, returns;                  // and the tasks that wait for them there
     std::vector<at::Tensor> inputs, outputs;
     at::Tensor loss;
     at::Tensor distillation;    // of the loss, where there is a teacher
@@ -132,13 +134,10 @@ class StageTrainer {
   };
   // A step of a pipeline that never drains, as tasks.
   struct FlowStep {
+    StepGraph tasks;
     Graph graph;
     std::unique_ptr<ListSchedule> schedule;
     int64_t forwards = 0;
-    std::vector<std::vector<TaskId>> arrivals, returns;  // by pass, then by crossing: the waits for messages
-    std::vector<GradientSync::Sends> sends;              // by round
-    std::vector<TaskId> told;                            // on rank 0: by rank from 1 on
-    TaskId order = 0;
   };
   // Of such a pipeline: what has set out and come back, in numbers of the run's microbatches.
   struct FlowState {
@@ -148,7 +147,6 @@ class StageTrainer {
     std::map<std::array<int64_t, 4>, FlowStep> steps;  // by what makes them differ
     FlowStep* running = nullptr;
     std::deque<LoadedStep> loaded;
-    std::vector<std::vector<Postbox::Box>> arrivals, returns;  // by place of the flight, then by crossing
     std::vector<double> scales;  // of a round's gradients: samples of the batch to its own
     double lr_share = 1, squares = 0;
     // What other stages share, which changes a step later: see stage_ties.cpp.
@@ -194,13 +192,13 @@ class StageTrainer {
 
   int64_t totals_length() const { return total_idle + 3 * mesh_.stages + world_.size(); }
   void take_parts(const Model& whole, const LayerTable& table);
-  static void make_flights(const Chunk& chunk, std::vector<Flight>& flights, size_t count);
+  void open_step();
+  void make_flights(size_t chunk, MessageKind kind, size_t count);
   void join_groups();
   void open_postbox(const MailPeers& peers, at::Device device);
   void open_loose();
-  void build_loose_tail(const std::vector<TaskId>& passes);
   void tell_pipeline();
-  TaskId add_tellings(Graph& graph, const std::vector<TaskId>& passes);
+  void update_loosely();
   void evaluate_now(StepReport& report);
   StepReport own_report(int64_t sent_before, double batches_before);
   void complete(StepReport& report);
@@ -214,7 +212,9 @@ class StageTrainer {
   void open_flow();
   void open_reports();
   FlowStep& flow_step(bool obeys);
-  void add_reports(FlowStep& step, TaskId last, bool obeys);
+  void expect_at(TaskId id, const StepTask& task);
+  Flight& setting_out(size_t pass);
+  Flight& coming_back(size_t pass);
   size_t slot_of(int64_t microbatch) const;
   void load_ahead(int64_t forwards);
   void flow_forward(int64_t pass);
@@ -223,7 +223,7 @@ class StageTrainer {
   double clipped_scale(double scale, double squares, int64_t step) const;
   void open_ties();
   void put_ties_aside();
-  TaskId add_ties(Graph& graph);
+  void sum_tie(TaskId task, size_t bucket);
   void change_ties();
   void settle_ties();
   void report_flow();
@@ -232,22 +232,23 @@ class StageTrainer {
   bool fits_flow(const OwnState& state) const;
   void replay();
   bool had_passed(int part) const;
-  void build_step();
-  std::vector<TaskId> add_passes(Graph& graph, TaskId load);
+  // What the tasks of a step do: of one that drains, or an evaluation; of its end under a loose kind; of one that never
+  // drains.
+  std::function<void()> work_of(TaskId id, const StepTask& task);
+  std::function<void()> loose_work_of(TaskId id, const StepTask& task);
+  std::function<void()> flow_work_of(TaskId id, const StepTask& task);
+  Communicator::Done completion(TaskId task) {
+    return [this, task](std::exception_ptr error) { executor_.complete(task, error); };
+  }
   void build_evaluation();
-  using Passes = std::vector<std::vector<TaskId>>;  // by chunk and microbatch
-  // The tasks that a pass waits for: the arrival of messages, or passes through another chunk of this rank, of
-  // `before`.
-  std::vector<TaskId> add_arrivals(Graph& graph, uint16_t kind, size_t chunk, size_t microbatch, const Passes& before);
-  Postbox::Box box_of(uint16_t kind, size_t chunk, size_t microbatch, size_t crossing);
-  void hand_on(uint16_t kind, const Crossing& crossing, size_t microbatch, const at::Tensor& tensor);
-  MessageTag tag_of(uint16_t kind, const Crossing& crossing, size_t microbatch) const;
-  size_t in_step(uint16_t kind, size_t microbatch) const;
+  void open_box(MessageKind kind, size_t chunk, size_t microbatch, size_t crossing);
+  void hand_on(MessageKind kind, const Crossing& crossing, size_t microbatch, const at::Tensor& tensor);
   // A microbatch's number in its step, the same on all ranks that pass it.
-  int number_of(size_t own) const { return plan_.dealing.number_of(world_.rank(), static_cast<int>(own)); }
-  int holder_of(uint16_t kind, int part, size_t microbatch) const;
-  Flight& flight_of(uint16_t kind, size_t chunk, size_t microbatch) {
-    return (kind == evaluation ? chunks_[chunk].evaluations : chunks_[chunk].flights)[microbatch];
+  int number_of(size_t microbatch) const {
+    return plan_.dealing.number_of(world_.rank(), static_cast<int>(microbatch % pieces_.size()));
+  }
+  Flight& flight_of(MessageKind kind, size_t chunk, size_t microbatch) {
+    return (kind == MessageKind::evaluation ? chunks_[chunk].evaluations : chunks_[chunk].flights)[microbatch];
   }
   void load_step();
   void forward(size_t chunk, size_t microbatch);
@@ -263,12 +264,12 @@ class StageTrainer {
   void fill_totals();
   void judge();
   void decide();
+  void count_update();
   void measure(size_t bucket);
   void update(size_t bucket, int64_t number, double lr, double scale);
   // With gradients that come after the step has ended: changes the parameters by those of a bucket, or of all, once.
   void catch_up(size_t bucket);
   void catch_up();
-  bool sums_squares() const { return mesh_.stages > 1 || config_.sync.kind == SyncKind::root; }
   void find_layers();
   at::Tensor gather_replicas(const at::Tensor& given);
   void share_buffers();
@@ -312,6 +313,7 @@ class StageTrainer {
   std::unique_ptr<Postbox> postbox_;  // none without messages; goes before those that its thread calls
 
   std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<StepBuilder> steps_;
   Carriers carriers_;
   RealClock clock_;
   Executor executor_;
@@ -321,6 +323,7 @@ class StageTrainer {
   std::unique_ptr<FlowState> flow_;
   GatherReplicas replicas_;  // where BatchNorms need the samples of all of them
   Graph step_graph_, evaluation_graph_;
+  size_t recomputed_ = 0;  // so many layers, the model's first, are computed again
 
   std::unique_ptr<StepLoader> loader_;
   std::vector<Share> evaluated_;        // of the held-out samples
@@ -340,9 +343,7 @@ class StageTrainer {
   int64_t own_step_ = 0;  // of this rank, from 1: the one that runs now
   bool begun_ = false;
   bool wants_stop_ = false, stop_agreed_ = false;
-  bool eager_ = false;  // buckets are updated as they are reduced: nothing depends on the whole gradient
-  struct {
-    bool on = false;       // the totals of a step are summed while the next one runs
+  struct {                 // where the totals of a step are summed while the next one runs
     bool open = false;     // those of the last step have not been summed,
     bool settles = false;  // and must be before the next step begins
     StepReport report;     // of the last step, to be completed with them
