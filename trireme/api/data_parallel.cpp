@@ -11,6 +11,7 @@
 
 #include "trireme/api/module_layer.h"
 #include "trireme/base/error.h"
+#include "trireme/memory/counter.h"
 #include "trireme/parallel/replica_check.h"
 
 namespace trireme {
@@ -248,6 +249,7 @@ void ReplicatedModule::agree_on_gradients() {
 }
 
 void ReplicatedModule::run_backward(const at::Tensor& loss, double weight, bool last) {
+  const PassScope scope(Owner::working);
   if (loss.numel() != 1)
     refuse("backward wants a loss of one element, not of shape [{}]", fmt::join(loss.sizes(), ", "));
   if (broken_)

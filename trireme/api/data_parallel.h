@@ -109,6 +109,7 @@ class DataParallel final : public ReplicatedModule {
   // Whatever the module's own forward takes and gives.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
+    const OwnerScope scope(Owner::activations);
     const SharedStatistics shared = shared_statistics();
     return net_->forward(std::forward<Arguments>(arguments)...);
   }

@@ -38,6 +38,7 @@ std::vector<UpdateRun> ModuleOptimizer::runs_of(const Bucket& bucket) {
 
 void ModuleOptimizer::step() {
   const c10::NoGradGuard no_grad;
+  const OwnerScope scope(Owner::working);
   if (model_.accumulates())
     refuse(
         "step() after accumulate(): the gradients are this rank's own; the last part of a batch goes through "

@@ -1,35 +1,17 @@
 #include "trireme/spec/plan_check.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "trireme/base/error.h"
 #include "trireme/base/words.h"
+#include "trireme/spec/parts.h"
 #include "trireme/spec/sync_settings.h"
 
 namespace trireme {
 
 namespace {
 
-// Whether layers of several stages use one parameter.
-bool stages_share(const LayerTable& table, const Plan& plan) {
-  std::vector<int> users(table.weights.size(), -1);
-  for (int part = 0; part < plan.mesh.parts(); ++part) {
-    const int stage = plan.mesh.stage_of_part(part);
-    const auto [first, last] = plan.layers_of(part, table.layers.size());
-    for (size_t i = first; i < last; ++i) {
-      for (const size_t weight : table.layers[i].uses) {
-        if (users[weight] >= 0 && users[weight] != stage) return true;
-        users[weight] = stage;
-      }
-    }
-  }
-  return false;
-}
-
 void check_flow(const LayerTable& table, const Plan& plan) {
   const auto& row = row_of(plan.schedule);
-  if (!row.changes_once && stages_share(table, plan)) {
+  if (!row.changes_once && !find_ties(plan, table).empty()) {
     refuse(
         "parallel.schedule = {}: stages would change the parameters that they share (a tied table) at different times; "
         "give each its own (model.untied=true, model.tied=false), or choose {}, in which all stages see weights of the "
@@ -65,7 +47,7 @@ void check_replicas(const LayerTable& table, const Plan& plan, const Facts& fact
     refuse("sync.servers = {}, but there {} {}: name at most as many, or 0 for all of them", plan.sync.servers,
            plural(facts.ranks, "is", "are"), counted(facts.ranks, "rank"));
   }
-  if (row.loose && stages_share(table, plan)) {
+  if (row.loose && !find_ties(plan, table).empty()) {
     refuse(
         "sync.kind = {} in a pipeline: stages would change the parameters that they share (a tied table) by different "
         "gradients; give each its own (model.untied=true, model.tied=false), or choose sync.kind=allreduce",

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "trireme/base/error.h"
 #include "trireme/train/stage_trainer.h"
 
 namespace trireme {
