@@ -45,7 +45,7 @@ struct ConvolutionFunction : Function<ConvolutionFunction> {
     const auto g = gradients[0].contiguous(at::MemoryFormat::ChannelsLast);
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = std::get<0>(gradients_of(g, x, weight, holder.window, true));
-    const auto compute = [g, x, weight = weight.detach(), window = holder.window] {
+    const auto compute = [g, x = x.detach(), weight = weight.detach(), window = holder.window] {
       return std::get<1>(gradients_of(g, x, weight, window, false));
     };
     holder.weight->gradient.add_computed(compute, g, x);

@@ -13,6 +13,17 @@
 
 namespace trireme {
 
+namespace {
+
+// What is put off does not keep alive the operations that it came from, and with them the input of the pass.
+void put_off(GradientSlot* slot, const at::Tensor& left, const at::Tensor& right,
+             std::function<at::Tensor()> gradient = {}) {
+  slot->deferred->writes.push_back(
+      {slot, left.detach(), right.defined() ? right.detach() : right, std::move(gradient)});
+}
+
+}  // namespace
+
 void GradientSlot::written() {
   fresh = false;
   ++writes;
@@ -34,7 +45,7 @@ void GradientSlot::add_nothing() {
 }
 
 void GradientSlot::add_product(const at::Tensor& left, const at::Tensor& right) {
-  if (deferred) return deferred->writes.push_back({this, left, right, {}});
+  if (deferred) return put_off(this, left, right);
   write_product(left, right);
 }
 
@@ -47,7 +58,7 @@ void GradientSlot::write_product(const at::Tensor& left, const at::Tensor& right
 }
 
 void GradientSlot::add_column_sums(const at::Tensor& rows) {
-  if (deferred) return deferred->writes.push_back({this, rows, {}, {}});
+  if (deferred) return put_off(this, rows, {});
   write_column_sums(rows);
 }
 
@@ -67,7 +78,7 @@ void GradientSlot::add_rows(const at::Tensor& places, const at::Tensor& rows) {
 }
 
 void GradientSlot::add_computed(std::function<at::Tensor()> gradient, const at::Tensor& left, const at::Tensor& right) {
-  if (deferred) return deferred->writes.push_back({this, left, right, std::move(gradient)});
+  if (deferred) return put_off(this, left, right, std::move(gradient));
   add(gradient());
 }
 
