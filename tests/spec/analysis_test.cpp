@@ -21,7 +21,6 @@ Analysis sample() {
     spec.backward_flops = 2 * forward;
     spec.depth = 5;
     spec.parameters = parameters;
-    spec.activations = 7;
     spec.output = output;
     return spec;
   };

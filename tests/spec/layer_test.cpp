@@ -11,19 +11,18 @@ namespace {
 
 LayerTable two_layers() {
   LayerTable table;
+  table.input = 7;
   table.layers = {{.name = "one",
                    .forward_flops = 10,
                    .backward_flops = 20,
                    .depth = 5,
                    .parameters = 100,
-                   .activations = 7,
                    .output = 3},
                   {.name = "two",
                    .forward_flops = 1,
                    .backward_flops = 2,
                    .depth = 0,
                    .parameters = 11,
-                   .activations = 2,
                    .output = 1}};
   return table;
 }
@@ -32,9 +31,11 @@ TEST(LayerTable, SumsItsLayers) {
   auto table = two_layers();
   EXPECT_EQ(table.parameters(), 111);
   EXPECT_EQ(table.flops(), 33);
-  EXPECT_EQ(table.activation_bytes(), 36);
+  // What goes in and comes out, and the loss: a logarithm, and itself.
+  EXPECT_EQ(table.activation_bytes(), (7 + 3 + 1) * 4 + (1 + 1) * 4);
   table.element_bytes = 2;
-  EXPECT_EQ(table.activation_bytes(), 18);
+  EXPECT_EQ(table.activation_bytes(), (7 + 3 + 1) * 2 + (1 + 1) * 4);
+  EXPECT_EQ(table.kept_bytes(0), 7 * 2);
   EXPECT_EQ(LayerTable{}.parameters(), 0);
 }
 

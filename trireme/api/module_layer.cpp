@@ -113,7 +113,6 @@ at::Tensor ModuleLayer::measure(const at::Tensor& sample) {
   parts_.spec.forward_flops = flops.sum();
   parts_.spec.backward_flops = 2 * parts_.spec.forward_flops;
   parts_.spec.output = output.numel();
-  parts_.spec.activations = sample.numel() + output.numel();  // what goes in and out; what lies between is the module's own
   return output;
 }
 

@@ -89,7 +89,8 @@ nlohmann::ordered_json Analysis::json() const {
   nlohmann::ordered_json result{
       {"model", name},  {"batch", batch},   {"element_bytes", table.element_bytes}, {"parameters", table.parameters()},
       {"work", work()}, {"depth", depth()}, {"parallelism", work() / depth()}};
-  for (const auto& layer : table.layers) {
+  for (size_t i = 0; i < table.layers.size(); ++i) {
+    const auto& layer = table.layers[i];
     result["layers"].push_back({{"name", layer.name},
                                 {"forward_flops", layer.forward_flops},
                                 {"backward_flops", layer.backward_flops},
@@ -97,7 +98,7 @@ nlohmann::ordered_json Analysis::json() const {
                                 {"parallelism", parallelism(layer)},
                                 {"parameters", layer.parameters},
                                 {"tied", layer.tied},
-                                {"activations", layer.activations},
+                                {"activation_bytes", table.kept_bytes(i)},
                                 {"output", layer.output}});
   }
   for (const auto& split : splits()) {
@@ -117,18 +118,20 @@ std::string Analysis::svg() const {
   struct Bars {
     const char* title;
     const char* color;
-    std::function<double(const LayerSpec&)> value;
+    std::function<double(size_t)> value;  // of a layer
     std::function<std::string(double)> shown;
   };
   const auto bytes = [](double value) { return human_bytes(value); };
   const auto count = [](double value) { return human_count(value); };
   const auto element = static_cast<double>(table.element_bytes);
+  const auto& layers = table.layers;
   const std::vector<Bars> panels{
-      {"work, FLOP a sample", "#5b8ff9", [](const auto& l) { return l.forward_flops + l.backward_flops; }, count},
-      {"parameters", "#61ddaa", [&](const auto& l) { return static_cast<double>(l.parameters) * element; }, bytes},
+      {"work, FLOP a sample", "#5b8ff9", [&](size_t i) { return layers[i].forward_flops + layers[i].backward_flops; },
+       count},
+      {"parameters", "#61ddaa", [&](size_t i) { return static_cast<double>(layers[i].parameters) * element; }, bytes},
       {"kept for the backward pass", "#f6bd16",
-       [&](const auto& l) { return static_cast<double>(l.activations) * element; }, bytes},
-      {"average parallelism", "#c2a5cf", parallelism, count},
+       [&](size_t i) { return static_cast<double>(table.kept_bytes(i)); }, bytes},
+      {"average parallelism", "#c2a5cf", [&](size_t i) { return parallelism(layers[i]); }, count},
   };
   const double height = top + row * static_cast<double>(table.layers.size()) + 20;
   std::string svg = fmt::format(
@@ -144,11 +147,11 @@ std::string Analysis::svg() const {
   for (size_t p = 0; p < panels.size(); ++p) {
     const double x = left + static_cast<double>(p) * (column + gap);
     double most = 0;
-    for (const auto& layer : table.layers) most = std::max(most, panels[p].value(layer));
+    for (size_t i = 0; i < layers.size(); ++i) most = std::max(most, panels[p].value(i));
     svg += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\">{} (longest: {})</text>\n", x, top - 12, panels[p].title,
                        panels[p].shown(most));
     for (size_t i = 0; i < table.layers.size(); ++i) {
-      const double value = panels[p].value(table.layers[i]);
+      const double value = panels[p].value(i);
       svg += fmt::format(
           "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{:.0f}\" fill=\"{}\"><title>{}: "
           "{}</title></rect>\n",

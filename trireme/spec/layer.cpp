@@ -7,10 +7,12 @@
 #include <functional>
 #include <numeric>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
+#include "trireme/spec/pass_bytes.h"
 
 namespace trireme {
 
@@ -37,6 +39,14 @@ AdapterNames adapter_names(const std::string& name) {
 
 std::string adapted_by(const std::string& parameter) {
   return parameter.ends_with(first_half) ? parameter.substr(0, parameter.size() - first_half.size()) : "";
+}
+
+bool LayerSpec::operator==(const LayerSpec& other) const {
+  const auto seen = [](const LayerSpec& one) {
+    return std::tie(one.name, one.forward_flops, one.backward_flops, one.depth, one.parameters, one.tied, one.frozen,
+                    one.output, one.uses, one.buffers, one.takes_ids);
+  };
+  return seen(*this) == seen(other);
 }
 
 LayerSpec& LayerTable::add_layer(std::string name) {
@@ -80,6 +90,17 @@ int64_t LayerTable::sum(int64_t LayerSpec::* field) const {
   return total;
 }
 
+int64_t LayerTable::kept_bytes(size_t layer) const {
+  const auto bytes = forward_bytes(*this, layer, layer + 1, {});
+  return bytes.input + bytes.kept;
+}
+
+int64_t LayerTable::activation_bytes() const {
+  int64_t total = 0;
+  for (size_t i = 0; i < layers.size(); ++i) total += kept_bytes(i);
+  return total;
+}
+
 int64_t LayerTable::parameters() const { return sum(&LayerSpec::parameters); }
 
 double LayerTable::flops() const {
@@ -91,13 +112,14 @@ double LayerTable::flops() const {
 std::string LayerTable::full() const {
   std::string text = fmt::format("{:<12} {:>10} {:>14} {:>14} {:>8} {:>12} {:>12} {:>12}\n", "layer", "parameters",
                                  "forward FLOP", "backward FLOP", "depth", "parallelism", "kept", "output");
-  const auto bytes = [&](int64_t elements) { return human_bytes(static_cast<double>(elements * element_bytes)); };
-  for (const auto& layer : layers) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto& layer = layers[i];
     text += fmt::format("{:<12} {:>10} {:>14} {:>14} {:>8} {:>12} {:>12} {:>12}\n", layer.name,
                         human_count(static_cast<double>(layer.parameters)), human_count(layer.forward_flops),
                         human_count(layer.backward_flops), human_count(layer.depth),
-                        human_count(layer.depth > 0 ? layer.forward_flops / layer.depth : 0), bytes(layer.activations),
-                        bytes(layer.output));
+                        human_count(layer.depth > 0 ? layer.forward_flops / layer.depth : 0),
+                        human_bytes(static_cast<double>(kept_bytes(i))),
+                        human_bytes(static_cast<double>(layer.output * element_bytes)));
   }
   return text;
 }

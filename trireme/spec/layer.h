@@ -5,10 +5,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace trireme {
+
+class Replay;
+struct ReplayTensor;
+// A layer's forward pass without tensors, from its input to its output, for the bytes that it holds: see spec/replay.h.
+using LayerReplay = std::function<ReplayTensor(Replay& pass, const ReplayTensor& input)>;
 
 // How a parameter starts: a distribution and its scale.
 struct Initial {
@@ -73,12 +79,14 @@ struct LayerSpec {
   int64_t parameters = 0;     // elements; a tied parameter counts where it is first used
   int64_t tied = 0;           // elements that an earlier layer counts, and that a stage without that layer holds too
   int64_t frozen = 0;         // of the parameters, elements that are not trained
-  int64_t activations = 0;    // elements kept for the backward pass
   int64_t output = 0;         // elements handed to the next layer
   std::vector<size_t> uses;   // parameters, by number in the table, in the order of their first use
   std::vector<BufferSpec> buffers;
+  bool takes_ids = false;     // its input are numbers of tokens (int64)
+  LayerReplay replay;
 
-  bool operator==(const LayerSpec&) const = default;
+  // By all that can be compared: replays cannot.
+  bool operator==(const LayerSpec& other) const;
 };
 
 // The output of layer `from` is also added to the input of layer `to`, however many layers lie between.
@@ -106,7 +114,9 @@ struct LayerTable {
   double flops() const;  // forward and backward of one sample
   // Of an element as its optimizer works on it.
   int64_t master_bytes() const { return std::max<int64_t>(element_bytes, 4); }
-  int64_t activation_bytes() const { return sum(&LayerSpec::activations) * element_bytes; }
+  // What a layer, or all of them, keep of one sample for the backward pass: its input too, its output not.
+  int64_t kept_bytes(size_t layer) const;
+  int64_t activation_bytes() const;
   std::string full() const;  // a table for people
 
  private:

@@ -22,8 +22,8 @@ Flow Plan::flow_of(int rank) const {
           dealing.numbers(rank)};
 }
 
-ActivationKind Plan::activations_of(size_t layer, size_t layers) const {
-  return layer + 1 < layers ? activations : ActivationKind::keep;
+size_t Plan::recomputed_layers(size_t layers) const {
+  return activations == ActivationKind::recompute ? layers - 1 : 0;
 }
 
 Plan::Layers Plan::layers_of(int part, size_t layers) const {

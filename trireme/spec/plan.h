@@ -64,9 +64,9 @@ struct Plan {
   // How a rank's pipeline flows, if it never drains.
   Flow flow_of(int rank) const;
 
-  // What is kept of a layer, of so many. The backward pass of the last one follows at once: it has nothing to gain from
-  // being computed again.
-  ActivationKind activations_of(size_t layer, size_t layers) const;
+  // How many layers, the first of so many, keep their inputs alone. The backward pass of the last one follows at once: it
+  // has nothing to gain from being computed again.
+  size_t recomputed_layers(size_t layers) const;
   // Whether the totals of a step are summed over all ranks while the next one runs: stages then do not wait for them.
   bool totals_come_late() const { return update == UpdateRule::as_reduced && mesh.stages > 1; }
   // Whether ranks know parts of the gradient, so that its norm is one of these totals.

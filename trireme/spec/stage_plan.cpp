@@ -5,13 +5,14 @@
 #include "trireme/base/error.h"
 #include "trireme/base/units.h"
 #include "trireme/base/words.h"
+#include "trireme/spec/pass_bytes.h"
 
 namespace trireme {
 
 namespace {
 
-// Elements that a pass through a chunk leaves: until its backward pass, and from there until that of its weights where
-// the schedule splits them.
+// Bytes that a pass through a chunk leaves: until its backward pass, and from there until that of its weights where the
+// schedule splits them.
 struct Left {
   int64_t forward = 0, backward = 0;
 };
@@ -24,9 +25,9 @@ int64_t most_held(const Schedule& schedule, const std::vector<Left>& by_chunk) {
   for (const auto& action : *plan) {
     const auto& left = by_chunk[static_cast<size_t>(action.chunk)];
     // Weights take their turn when there is time: any pass in flight may have had its backward pass, or not.
-    const int64_t elements = schedule.splits() ? std::max(left.forward, left.backward) : left.forward;
-    if (action.kind == TaskKind::forward) held += elements;
-    if (action.kind == (schedule.splits() ? TaskKind::weights : TaskKind::backward)) held -= elements;
+    const int64_t bytes = schedule.splits() ? std::max(left.forward, left.backward) : left.forward;
+    if (action.kind == TaskKind::forward) held += bytes;
+    if (action.kind == (schedule.splits() ? TaskKind::weights : TaskKind::backward)) held -= bytes;
     most = std::max(most, held);
   }
   return most;
@@ -62,30 +63,27 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     plan.microbatch = whole.dealing.largest();
     const auto schedule = whole.schedule_at(place_of(mesh, s, 0, microbatches));
     plan.in_flight = schedule->in_flight();
-    int64_t frozen = 0, tied = 0, again = 0;  // what one layer keeps while it is computed again
+    int64_t frozen = 0, tied = 0, again = 0;  // beside what is left, when a layer has been computed again
     std::vector<Left> activations;  // by chunk
     for (int chunk = 0; chunk < mesh.chunks; ++chunk) {
       const auto [begin, end] = whole.layers_of(mesh.part_of(s, chunk), table.layers.size());
       const auto &first = table.layers[begin].name, &last = table.layers[end - 1].name;
       plan.chunks.push_back(begin + 1 == end ? first : fmt::format("{} - {}", first, last));
       plan.layers += static_cast<int64_t>(end - begin);
-      auto& left = activations.emplace_back();
+      const size_t recomputed = whole.recomputed_layers(table.layers.size());
+      const ReplayConditions conditions{
+          .samples = plan.microbatch,
+          .weights = schedule->splits() ? WeightGradients::later : WeightGradients::at_once};
+      const auto pass = pass_bytes(table, begin, end, conditions, recomputed);
+      activations.push_back({pass.input + pass.kept + pass.output, pass.waiting});
+      again = std::max(again, pass.recomputed_most);
       for (size_t i = begin; i < end; ++i) {
         const auto& layer = table.layers[i];
         // A rank that has the table itself too holds it once.
         if (mesh.stage_of_part(0) != s) tied += layer.tied;
         plan.parameters += layer.parameters;
         plan.flops += layer.forward_flops + layer.backward_flops;
-        const bool recomputed = whole.activations_of(i, table.layers.size()) == ActivationKind::recompute;
-        left.forward += !recomputed ? layer.activations : i == 0 ? table.input : table.layers[i - 1].output;
-        left.backward += layer.activations;
-        if (recomputed) again = std::max(again, layer.activations + layer.output);  // beside the gradient of its output
         frozen += layer.frozen;
-      }
-      if (end < table.layers.size()) {
-        left.forward += table.layers[end - 1].output;  // handed on, and there until its gradient comes back
-      } else if (mesh.chunks == 1) {
-        again = std::max<int64_t>(0, again - table.layers.back().activations);  // which are gone by then
       }
     }
     plan.parameters += tied;
@@ -104,7 +102,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config, const LayerTable& ta
     const int64_t aside = row_of(whole.schedule).changes_once ? tied : 0;
     plan.gradient_bytes = (trained + aside) * master;
     plan.optimizer_bytes = trained * master * moments_of(config.optimizer);
-    plan.activation_bytes = (most_held(*schedule, activations) + again) * value * plan.microbatch;
+    plan.activation_bytes = most_held(*schedule, activations) + again;
     stages.push_back(plan);
   }
   return stages;

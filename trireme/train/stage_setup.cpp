@@ -113,7 +113,7 @@ StageTrainer::StageTrainer(const RunConfig& config, World& world, const Split& d
   distillation_sum_ = at::zeros_like(loss_sum_);
   squares_.resize(store_->buckets().size());
   behind_.buckets.resize(store_->buckets().size());
-  while (plan_.activations_of(recomputed_, table.layers.size()) == ActivationKind::recompute) ++recomputed_;
+  recomputed_ = plan_.recomputed_layers(table.layers.size());
   if (plan_.drains()) {
     open_step();
   } else {

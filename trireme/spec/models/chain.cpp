@@ -10,6 +10,7 @@
 
 #include "trireme/spec/models/image_models.h"
 #include "trireme/spec/models/models.h"
+#include "trireme/spec/replay_functions.h"
 
 namespace trireme {
 
@@ -46,6 +47,15 @@ std::vector<Link> cnn_links() {
   return {{16, window, pool}, {32, window, pool}};
 }
 
+// As nn/chain.cpp computes it.
+LayerReplay replay_feature(const Chain::Feature& feature, const ImageShape& from) {
+  return [feature, from](Replay& pass, const ReplayTensor& x) {
+    auto y = replay::convolution(pass, {x, from}, feature.convolution);
+    y.x = replay::relu_in_place(pass, y.x);
+    return replay::max_pool(pass, y, feature.pool).x;
+  };
+}
+
 class ChainDescriber {
  public:
   ChainDescriber(LayerTable& table, const ModelConfig& config)
@@ -56,6 +66,7 @@ class ChainDescriber {
     for (const auto& link : links) {
       const auto name = fmt::format("features.{}", place);
       table_.add_layer(name);
+      const auto from = shape_;
       Chain::Feature feature;
       feature.convolution = describe_convolution(table_, name, shape_, link.outputs, link.window, start, true);
       if (link.pool && link.pool->places(shape_.size) >= 1) {
@@ -63,14 +74,14 @@ class ChainDescriber {
         describe_pool(table_, shape_, *feature.pool);
       }
       table_.layers.back().output = shape_.elements();
+      table_.layers.back().replay = replay_feature(feature, from);
       chain_.features.push_back(feature);
       place += link.pool ? 3 : 2;
     }
   }
 
   void classifier(const ClassifierSpec& spec, int64_t outputs, Initial weight, Initial bias) {
-    describe_classifier(table_, spec, shape_, outputs, weight, bias);
-    chain_.classifiers.push_back(spec);
+    chain_.classifiers.push_back(describe_classifier(table_, spec, shape_, outputs, weight, bias));
     shape_ = {outputs, 1};
   }
 

@@ -4,6 +4,7 @@
 
 #include "trireme/spec/models/image_models.h"
 #include "trireme/spec/models/models.h"
+#include "trireme/spec/replay_functions.h"
 
 namespace trireme {
 
@@ -15,6 +16,27 @@ struct Widths {
   int64_t plain, before_second, second, before_third, third, pooled;
 };
 
+// The layers as nn/googlenet.cpp computes them.
+
+LayerReplay replay_start(const GoogLeNet::Start& start, const ImageShape& from) {
+  return [start, from](Replay& pass, const ReplayTensor& x) {
+    return replay::unit(pass, replay::max_pool(pass, {x, from}, start.pool, /*ceil=*/true), start.unit).x;
+  };
+}
+
+LayerReplay replay_inception(const GoogLeNet::Inception& block, const ImageShape& from) {
+  return [block, from](Replay& pass, const ReplayTensor& input) {
+    const auto unit = [&](const replay::Image& image, const ConvolutionUnit& spec) {
+      return replay::unit(pass, image, spec);
+    };
+    const auto x = replay::max_pool(pass, {input, from}, block.pool, /*ceil=*/true);
+    return replay::concatenate(pass, {unit(x, block.plain), unit(unit(x, block.before_second), block.second),
+                                      unit(unit(x, block.before_third), block.third),
+                                      unit(replay::max_pool(pass, x, GoogLeNet::branch_pool, true), block.pooled)})
+        .x;
+  };
+}
+
 class GoogLeNetDescriber {
  public:
   GoogLeNetDescriber(LayerTable& table, const ModelConfig& config)
@@ -22,16 +44,19 @@ class GoogLeNetDescriber {
 
   void start(const std::string& name, int64_t outputs, Window window, std::optional<Window> pool) {
     table_.add_layer(name);
+    const auto from = shape_;
     GoogLeNet::Start start;
     start.pool = describe_front_pool(pool);
     start.unit = unit(name, shape_, outputs, window);
     table_.layers.back().output = shape_.elements();
+    table_.layers.back().replay = replay_start(start, from);
     net.starts.push_back(start);
   }
 
   void inception(const std::string& name, const Widths& widths, std::optional<Window> pool = std::nullopt) {
     constexpr Window one{1, 1, 0}, three{3, 1, 1};
     table_.add_layer(name);
+    const auto from = shape_;
     GoogLeNet::Inception block;
     block.pool = describe_front_pool(pool);
     auto first = shape_, second = shape_, third = shape_, fourth = shape_;
@@ -42,15 +67,15 @@ class GoogLeNetDescriber {
     block.third = unit(name + ".branch3.1", third, widths.third, three);
     describe_pool(table_, fourth, GoogLeNet::branch_pool);
     block.pooled = unit(name + ".branch4.1", fourth, widths.pooled, one);
-    count_once(table_, shape_, 4);
     shape_.channels = widths.plain + widths.second + widths.third + widths.pooled;
     table_.layers.back().output = shape_.elements();
+    table_.layers.back().replay = replay_inception(block, from);
     net.blocks.push_back(block);
   }
 
   void classifier(const ClassifierSpec& spec, int64_t outputs) {
-    describe_classifier(table_, spec, shape_, outputs, Initial::normal(0.01), linear_start(shape_.channels));
-    net.classifier = spec;
+    net.classifier =
+        describe_classifier(table_, spec, shape_, outputs, Initial::normal(0.01), linear_start(shape_.channels));
   }
 
   GoogLeNet net;

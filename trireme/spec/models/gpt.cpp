@@ -5,10 +5,46 @@
 #include <cmath>
 
 #include "trireme/spec/models/models.h"
+#include "trireme/spec/replay_functions.h"
 
 namespace trireme {
 
 namespace {
+
+// The layers as nn/gpt.cpp computes them: T tokens, C width.
+
+LayerReplay replay_embedding(const ModelConfig& config, size_t tokens, size_t positions) {
+  const auto T = static_cast<double>(config.context), C = static_cast<double>(config.width);
+  return [T, C, tokens, positions, probability = config.dropout](Replay& pass, const ReplayTensor& ids) {
+    const auto places = pass.make(T, Element::index);
+    const auto x = replay::add(pass, replay::embedding(pass, ids, tokens, C),
+                               replay::embedding(pass, places, positions, C));
+    return replay::dropout(pass, x, probability);
+  };
+}
+
+struct BlockSpec {
+  double width = 0, dropout = 0;
+  replay::AttentionShape attention;
+  size_t norm1 = 0, norm2 = 0;  // a gain, and the bias behind it
+  ProjectionSpec qkv, out, up, down;
+};
+
+ReplayTensor replay_attention(Replay& pass, const ReplayTensor& x, const BlockSpec& block) {
+  const auto qkv = replay::split(pass, replay::project(pass, x, block.qkv), 3);
+  return replay::attention(pass, qkv[0], qkv[1], qkv[2], block.attention);
+}
+
+ReplayTensor replay_block(Replay& pass, const ReplayTensor& x, const BlockSpec& block) {
+  const auto norm = [&](const ReplayTensor& t, size_t gain) {
+    return replay::layer_norm(pass, t, block.width, gain, gain + 1);
+  };
+  const auto y = replay::project(pass, replay_attention(pass, norm(x, block.norm1), block), block.out);
+  const auto middle = replay::add(pass, x, replay::dropout(pass, y, block.dropout));
+  auto z = replay::project(pass, norm(middle, block.norm2), block.up);
+  z = replay::project(pass, replay::gelu_tanh(pass, z), block.down);
+  return replay::add(pass, middle, replay::dropout(pass, z, block.dropout));
+}
 
 void describe_embedding(LayerTable& table, const ModelConfig& config, int64_t vocab) {
   auto& layer = table.add_layer("embedding");
@@ -18,7 +54,8 @@ void describe_embedding(LayerTable& table, const ModelConfig& config, int64_t vo
   layer.forward_flops = static_cast<double>(layer.output);
   layer.backward_flops = 2 * layer.forward_flops;
   layer.depth = 1;
-  layer.activations = config.context;
+  layer.takes_ids = true;
+  layer.replay = replay_embedding(config, 0, 1);
 }
 
 void describe_block(LayerTable& table, const ModelConfig& config, int64_t index) {
@@ -29,18 +66,24 @@ void describe_block(LayerTable& table, const ModelConfig& config, int64_t index)
   // Smaller where the residual stream of many blocks adds up.
   const auto residual = Initial::normal(0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));
   const auto project = [&](const char* part, int64_t inputs, int64_t outputs, Initial initial) {
-    describe_projection(table, name + "." + part, inputs, outputs, /*in_out=*/true, /*bias=*/true, initial, config);
+    return describe_projection(table, name + "." + part, inputs, outputs, /*in_out=*/true, /*bias=*/true, initial,
+                               config);
   };
   const auto norm = [&](const char* part) {
     table.add(name + "." + part + ".weight", {C}, Initial::ones());
     table.add(name + "." + part + ".bias", {C}, Initial::zeros());
+    return last_place(table) - 1;
   };
-  norm("ln_1");
-  project("attn.c_attn", C, 3 * C, plain);
-  project("attn.c_proj", C, C, residual);
-  norm("ln_2");
-  project("mlp.c_fc", C, 4 * C, plain);
-  project("mlp.c_proj", 4 * C, C, residual);
+  BlockSpec block{.width = static_cast<double>(C),
+                  .dropout = config.dropout,
+                  .attention = replay::AttentionShape::of(config)};
+  block.norm1 = norm("ln_1");
+  block.qkv = project("attn.c_attn", C, 3 * C, plain);
+  block.out = project("attn.c_proj", C, C, residual);
+  block.norm2 = norm("ln_2");
+  block.up = project("mlp.c_fc", C, 4 * C, plain);
+  block.down = project("mlp.c_proj", 4 * C, C, residual);
+  layer.replay = [block](Replay& pass, const ReplayTensor& x) { return replay_block(pass, x, block); };
 
   const auto T = static_cast<double>(config.context), width = static_cast<double>(C),
              H = static_cast<double>(config.heads);
@@ -50,8 +93,6 @@ void describe_block(LayerTable& table, const ModelConfig& config, int64_t index)
   layer.backward_flops = 2 * layer.forward_flops;
   layer.depth = 2 * product_depth(width) + product_depth(4 * width) + product_depth(width / H) + product_depth(T) +
                 4 * std::log2(width);
-  // Kept: inputs of two norms, of four products, q k v (in the first product's output), gelu's input.
-  layer.activations = config.context * C * (2 + 1 + 3 + 1 + 1 + 4 + 4);
   layer.output = config.context * C;
 }
 
@@ -66,6 +107,10 @@ void describe_head(LayerTable& table, const ModelConfig& config, int64_t vocab) 
     table.share("wte.weight");
   }
   count_token_head(layer, config, vocab);
+  const ProjectionSpec tokens{.inputs = C, .outputs = vocab, .weight = last_place(table)};
+  layer.replay = [tokens](Replay& pass, const ReplayTensor& x) {
+    return replay::linear(pass, replay::layer_norm(pass, x, static_cast<double>(tokens.inputs), 0, 1), tokens);
+  };
 }
 
 }  // namespace

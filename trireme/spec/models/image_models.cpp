@@ -5,17 +5,17 @@
 
 #include "trireme/base/error.h"
 #include "trireme/spec/models/models.h"
+#include "trireme/spec/replay_functions.h"
 
 namespace trireme {
 
 namespace {
 
-void count(LayerTable& table, double flops, double depth, int64_t activations) {
+void count(LayerTable& table, double flops, double depth) {
   auto& layer = table.layers.back();
   layer.forward_flops += flops;
   layer.backward_flops += 2 * flops;
   layer.depth += depth;
-  layer.activations += activations;
 }
 
 }  // namespace
@@ -48,9 +48,9 @@ ConvolutionSpec describe_convolution(LayerTable& table, const std::string& name,
   if (bias) table.add(name + ".bias", {outputs}, bias_start);
   count(table,
         product_flops(static_cast<double>(places * places), static_cast<double>(inputs), static_cast<double>(outputs)),
-        product_depth(static_cast<double>(inputs)), from.elements());
+        product_depth(static_cast<double>(inputs)));
   from = {outputs, places};
-  return {name, window, bias};
+  return {name, outputs, window, bias};
 }
 
 NormSpec describe_norm(LayerTable& table, const std::string& name, ImageShape from, double epsilon) {
@@ -62,23 +62,18 @@ NormSpec describe_norm(LayerTable& table, const std::string& name, ImageShape fr
   buffers.push_back({name + ".num_batches_tracked", {}, 0, /*counts=*/true});
   // Two sums over the pixels, then a scale and a shift.
   const auto pixels = static_cast<double>(from.size * from.size);
-  count(table, 7 * static_cast<double>(from.elements()), 2 * product_depth(pixels) + 3, from.elements());
+  count(table, 7 * static_cast<double>(from.elements()), 2 * product_depth(pixels) + 3);
   return {name, epsilon};
 }
 
 void describe_pool(LayerTable& table, ImageShape& from, Window window, bool ceil) {
-  const int64_t before = from.elements();
   from.size = window.places(from.size, ceil);
   const auto compared = static_cast<double>(from.elements() * window.size * window.size);
-  count(table, compared, std::ceil(2 * std::log2(static_cast<double>(window.size))), before + 2 * from.elements());
+  count(table, compared, std::ceil(2 * std::log2(static_cast<double>(window.size))));
 }
 
-void count_once(LayerTable& table, ImageShape kept, int64_t parts) {
-  count(table, 0, 0, -(parts - 1) * kept.elements());
-}
-
-void describe_classifier(LayerTable& table, const ClassifierSpec& spec, ImageShape from, int64_t outputs,
-                         Initial weight, Initial bias) {
+ClassifierSpec describe_classifier(LayerTable& table, ClassifierSpec spec, ImageShape from, int64_t outputs,
+                                   Initial weight, Initial bias) {
   const int64_t inputs = spec.pool > 0 ? from.channels * spec.pool * spec.pool : from.elements();
   auto& layer = table.add_layer(spec.name);
   table.add(spec.name + ".weight", {outputs, inputs}, weight);
@@ -87,8 +82,10 @@ void describe_classifier(LayerTable& table, const ClassifierSpec& spec, ImageSha
   layer.forward_flops = product_flops(1, static_cast<double>(inputs), static_cast<double>(outputs)) + averaged;
   layer.backward_flops = 2 * layer.forward_flops;
   layer.depth = product_depth(static_cast<double>(inputs)) + (averaged > 0 ? product_depth(averaged) : 0);
-  layer.activations = inputs + (spec.relu ? outputs : 0);
   layer.output = outputs;
+  spec.linear = {.inputs = inputs, .outputs = outputs, .weight = 0, .bias = 1};
+  layer.replay = [spec, from](Replay& pass, const ReplayTensor& x) { return replay::classify(pass, {x, from}, spec); };
+  return spec;
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// What image models are made of: convolutions, BatchNorms and poolings, each of which counts its work, depth and memory
-// in the layer that it is described in, and the classifier's linear layers behind them. Names and layouts are those of
+// What image models are made of: convolutions, BatchNorms and poolings, each of which counts its work and depth in the
+// layer that it is described in, and the classifier's linear layers behind them. Names and layouts are those of
 // torchvision's files. Beside the table, each model is described as its layers compute it.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "trireme/spec/config.h"
 #include "trireme/spec/layer.h"
+#include "trireme/spec/models/models.h"
 
 namespace trireme {
 
@@ -35,6 +36,7 @@ struct Window {
 // Parameters NAME.weight, and NAME.bias where there is no BatchNorm behind it.
 struct ConvolutionSpec {
   std::string name;
+  int64_t outputs = 0;
   Window window;
   bool bias = false;
 };
@@ -57,6 +59,7 @@ struct ClassifierSpec {
   int64_t pool = 0;  // pixels a side; 0: vectors come in
   double dropout_before = 0, dropout_after = 0;
   bool relu = false;
+  ProjectionSpec linear;  // when it is described
 };
 
 // How a convolution starts: He's normal by its outputs (ResNet, VGG), torch's own uniform by its inputs (AlexNet), or a
@@ -69,11 +72,9 @@ ConvolutionSpec describe_convolution(LayerTable& table, const std::string& name,
                                      Window window, ConvolutionStart start, bool bias);
 NormSpec describe_norm(LayerTable& table, const std::string& name, ImageShape from, double epsilon = 1e-5);
 void describe_pool(LayerTable& table, ImageShape& from, Window window, bool ceil = false);
-// What `parts` parts keep for their backward passes, each of which counted it, is one and the same.
-void count_once(LayerTable& table, ImageShape kept, int64_t parts);
 // A layer of its own.
-void describe_classifier(LayerTable& table, const ClassifierSpec& spec, ImageShape from, int64_t outputs,
-                         Initial weight, Initial bias);
+ClassifierSpec describe_classifier(LayerTable& table, ClassifierSpec spec, ImageShape from, int64_t outputs,
+                                   Initial weight, Initial bias);
 
 // ResNet-18 and -34 (two 3x3 convolutions a block) and -50 (1x1, 3x3 with the stride, 1x1). Each block is a layer.
 struct ResNet {

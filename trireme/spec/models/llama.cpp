@@ -6,10 +6,34 @@
 #include <cmath>
 
 #include "trireme/spec/models/models.h"
+#include "trireme/spec/replay_functions.h"
 
 namespace trireme {
 
 namespace {
+
+// The layers as nn/llama.cpp computes them.
+
+struct BlockSpec {
+  double width = 0, dropout = 0;
+  replay::AttentionShape attention;
+  size_t norm1 = 0, norm2 = 0;
+  ProjectionSpec q, k, v, out, gate, up, down;
+};
+
+ReplayTensor replay_attention(Replay& pass, const ReplayTensor& x, const BlockSpec& block) {
+  const auto qkv = replay::project(pass, x, {block.q, block.k, block.v});
+  return replay::attention(pass, replay::rotary(pass, qkv[0]), replay::rotary(pass, qkv[1]), qkv[2], block.attention);
+}
+
+ReplayTensor replay_block(Replay& pass, const ReplayTensor& x, const BlockSpec& block) {
+  const auto norm = [&](const ReplayTensor& t, size_t gain) { return replay::rms_norm(pass, t, block.width, gain); };
+  const auto y = replay::project(pass, replay_attention(pass, norm(x, block.norm1), block), block.out);
+  const auto middle = replay::add(pass, x, replay::dropout(pass, y, block.dropout));
+  const auto parts = replay::project(pass, norm(middle, block.norm2), {block.gate, block.up});
+  const auto z = replay::project(pass, replay::swiglu(pass, parts[0], parts[1]), block.down);
+  return replay::add(pass, middle, replay::dropout(pass, z, block.dropout));
+}
 
 void describe_embedding(LayerTable& table, const ModelConfig& config, int64_t vocab) {
   auto& layer = table.add_layer("embedding");
@@ -17,7 +41,12 @@ void describe_embedding(LayerTable& table, const ModelConfig& config, int64_t vo
   layer.output = config.context * config.width;
   layer.backward_flops = static_cast<double>(layer.output);
   layer.depth = 1;
-  layer.activations = config.context;
+  layer.takes_ids = true;
+  layer.replay = [width = static_cast<double>(config.width), probability = config.dropout](Replay& pass,
+                                                                                           const ReplayTensor& ids) {
+    const auto x = replay::embedding(pass, ids, 0, width);
+    return replay::dropout(pass, x, probability);
+  };
 }
 
 void describe_block(LayerTable& table, const ModelConfig& config, int64_t index) {
@@ -29,17 +58,26 @@ void describe_block(LayerTable& table, const ModelConfig& config, int64_t index)
   // Smaller where the residual stream of many blocks adds up.
   const auto residual = Initial::normal(0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));
   const auto project = [&](const char* part, int64_t inputs, int64_t outputs, Initial initial) {
-    describe_projection(table, prefix + part, inputs, outputs, /*in_out=*/false, /*bias=*/false, initial, config);
+    return describe_projection(table, prefix + part, inputs, outputs, /*in_out=*/false, /*bias=*/false, initial,
+                               config);
   };
-  table.add(prefix + "input_layernorm.weight", {C}, Initial::ones());
-  project("self_attn.q_proj", C, C, plain);
-  project("self_attn.k_proj", C, K, plain);
-  project("self_attn.v_proj", C, K, plain);
-  project("self_attn.o_proj", C, C, residual);
-  table.add(prefix + "post_attention_layernorm.weight", {C}, Initial::ones());
-  project("mlp.gate_proj", C, F, plain);
-  project("mlp.up_proj", C, F, plain);
-  project("mlp.down_proj", F, C, residual);
+  const auto norm = [&](const char* part) {
+    table.add(prefix + part + ".weight", {C}, Initial::ones());
+    return last_place(table);
+  };
+  BlockSpec block{.width = static_cast<double>(C),
+                  .dropout = config.dropout,
+                  .attention = replay::AttentionShape::of(config)};
+  block.norm1 = norm("input_layernorm");
+  block.q = project("self_attn.q_proj", C, C, plain);
+  block.k = project("self_attn.k_proj", C, K, plain);
+  block.v = project("self_attn.v_proj", C, K, plain);
+  block.out = project("self_attn.o_proj", C, C, residual);
+  block.norm2 = norm("post_attention_layernorm");
+  block.gate = project("mlp.gate_proj", C, F, plain);
+  block.up = project("mlp.up_proj", C, F, plain);
+  block.down = project("mlp.down_proj", F, C, residual);
+  layer.replay = [block](Replay& pass, const ReplayTensor& x) { return replay_block(pass, x, block); };
 
   const auto T = static_cast<double>(config.context), width = static_cast<double>(C), keys = static_cast<double>(K),
              hidden = static_cast<double>(F);
@@ -49,8 +87,6 @@ void describe_block(LayerTable& table, const ModelConfig& config, int64_t index)
   layer.backward_flops = 2 * layer.forward_flops;
   layer.depth = 3 * product_depth(width) + product_depth(hidden) +
                 product_depth(width / static_cast<double>(config.heads)) + product_depth(T) + 2 * std::log2(width);
-  // Kept: inputs of two norms and of all products, q k v, and the two parts of SwiGLU.
-  layer.activations = config.context * (6 * C + 2 * K + 3 * F);
   layer.output = config.context * C;
 }
 
@@ -64,6 +100,10 @@ void describe_head(LayerTable& table, const ModelConfig& config, int64_t vocab) 
     table.add("lm_head.weight", {vocab, C}, Initial::normal(0.02));
   }
   count_token_head(layer, config, vocab);
+  const ProjectionSpec tokens{.inputs = C, .outputs = vocab, .weight = last_place(table)};
+  layer.replay = [tokens](Replay& pass, const ReplayTensor& x) {
+    return replay::linear(pass, replay::rms_norm(pass, x, static_cast<double>(tokens.inputs), 0), tokens);
+  };
 }
 
 }  // namespace

@@ -60,14 +60,15 @@ void freeze(LayerTable& table, const ModelConfig& config) {
 // Beyond any machine, and soon beyond what sums of elements can count.
 void check_size(const LayerTable& table) {
   constexpr double most = 1e15;
-  double parameters = 0, activations = 0;
+  double parameters = 0, kept = 0;
   for (const auto& parameter : table.weights) {
     parameters += std::accumulate(parameter.shape.begin(), parameter.shape.end(), 1.0, std::multiplies<>());
   }
-  for (const auto& layer : table.layers) activations += static_cast<double>(layer.activations);
-  if (parameters <= most && activations <= most) return;
+  for (size_t i = 0; i < table.layers.size(); ++i)
+    kept += static_cast<double>(table.kept_bytes(i)) / static_cast<double>(table.element_bytes);
+  if (parameters <= most && kept <= most) return;
   refuse("the model has {} parameters and keeps {} numbers of each sample, and more than {} are too many: make it smaller",
-         human_count(parameters), human_count(activations), human_count(most));
+         human_count(parameters), human_count(kept), human_count(most));
 }
 
 }  // namespace
@@ -86,22 +87,32 @@ LayerTable model_table(const ModelConfig& config, int64_t vocab, int64_t element
   return table;
 }
 
-void describe_projection(LayerTable& table, const std::string& name, int64_t inputs, int64_t outputs, bool in_out,
-                         bool bias, Initial initial, const ModelConfig& config) {
+ProjectionSpec describe_projection(LayerTable& table, const std::string& name, int64_t inputs, int64_t outputs,
+                                   bool in_out, bool bias, Initial initial, const ModelConfig& config) {
+  ProjectionSpec projection{.inputs = inputs, .outputs = outputs, .rank = config.lora_rank, .in_out = in_out};
   table.add(name + ".weight", in_out ? std::vector{inputs, outputs} : std::vector{outputs, inputs}, initial);
-  if (bias) table.add(name + ".bias", {outputs}, Initial::zeros());
-  if (config.lora_rank == 0 || !matches_any(split_patterns(config.lora_targets), name)) return;
+  projection.weight = last_place(table);
+  if (bias) {
+    table.add(name + ".bias", {outputs}, Initial::zeros());
+    projection.bias = last_place(table);
+  }
+  if (config.lora_rank == 0 || !matches_any(split_patterns(config.lora_targets), name)) return projection;
   const auto [a, b] = adapter_names(name);
   table.add(a, {config.lora_rank, inputs}, linear_start(inputs)).adapter = true;
+  projection.lora_a = last_place(table);
   table.add(b, {outputs, config.lora_rank}, Initial::zeros()).adapter = true;
+  projection.lora_b = last_place(table);
+  projection.lora_scale = config.lora_alpha / static_cast<double>(config.lora_rank);
+  return projection;
 }
+
+size_t last_place(const LayerTable& table) { return table.layers.back().uses.size() - 1; }
 
 void count_token_head(LayerSpec& layer, const ModelConfig& config, int64_t vocab) {
   const auto T = static_cast<double>(config.context), C = static_cast<double>(config.width);
   layer.forward_flops = product_flops(T, C, static_cast<double>(vocab));
   layer.backward_flops = 2 * layer.forward_flops;
   layer.depth = product_depth(C) + std::log2(C);
-  layer.activations = config.context * (2 * config.width + vocab);
   layer.output = config.context * vocab;
 }
 

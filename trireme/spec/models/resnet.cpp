@@ -6,6 +6,7 @@
 
 #include "trireme/spec/models/image_models.h"
 #include "trireme/spec/models/models.h"
+#include "trireme/spec/replay_functions.h"
 
 namespace trireme {
 
@@ -18,6 +19,23 @@ ConvolutionUnit describe_unit(LayerTable& table, const std::string& convolution,
       describe_convolution(table, convolution, from, channels, window, ConvolutionStart::by_outputs, false);
   unit.norm = describe_norm(table, norm, from);
   return unit;
+}
+
+// The layers as nn/resnet.cpp computes them.
+
+LayerReplay replay_stem(const ResNet& net, const ImageShape& from) {
+  return [stem = net.stem, pool = net.pool, from](Replay& pass, const ReplayTensor& x) {
+    return replay::max_pool(pass, replay::unit(pass, {x, from}, stem), pool).x;
+  };
+}
+
+LayerReplay replay_block(const ResNet::Block& block, const ImageShape& from) {
+  return [block, from](Replay& pass, const ReplayTensor& x) {
+    replay::Image y{x, from};
+    for (size_t i = 0; i + 1 < block.units.size(); ++i) y = replay::unit(pass, y, block.units[i]);
+    const auto residual = block.shortcut ? replay::unit(pass, {x, from}, *block.shortcut, /*relu=*/false).x : x;
+    return replay::unit(pass, y, block.units.back(), /*relu=*/true, residual).x;
+  };
 }
 
 // `outputs`: channels that leave the block. A bottleneck has a quarter of them inside.
@@ -39,12 +57,12 @@ ResNet::Block describe_block(LayerTable& table, const std::string& name, ImageSh
     unit(2, outputs, {3, 1, 1});
   }
   if (stride > 1 || input.channels != outputs) {
-    count_once(table, input, 2);
     auto skipping = input;
     block.shortcut =
         describe_unit(table, name + ".downsample.0", name + ".downsample.1", skipping, outputs, {1, stride, 0});
   }
   table.layers.back().output = shape.elements();
+  table.layers.back().replay = replay_block(block, input);
   return block;
 }
 
@@ -55,6 +73,7 @@ ResNet describe_resnet(LayerTable& table, const ModelConfig& config) {
   const auto blocks = config.kind == ModelKind::resnet18 ? std::array{2, 2, 2, 2} : std::array{3, 4, 6, 3};
   ResNet net;
   ImageShape shape{config.channels, config.image};
+  const auto image = shape;
   table.add_layer("conv1");
   net.stem = describe_unit(table, "conv1", "bn1", shape, 64, small ? Window{3, 1, 1} : Window{7, 2, 3});
   if (!small) {
@@ -62,6 +81,7 @@ ResNet describe_resnet(LayerTable& table, const ModelConfig& config) {
     describe_pool(table, shape, *net.pool);
   }
   table.layers.back().output = shape.elements();
+  table.layers.back().replay = replay_stem(net, image);
   for (int group = 0; group < 4; ++group) {
     const int64_t outputs = (int64_t{64} << group) * (bottleneck ? 4 : 1);
     for (int i = 0; i < blocks[static_cast<size_t>(group)]; ++i) {
@@ -72,7 +92,7 @@ ResNet describe_resnet(LayerTable& table, const ModelConfig& config) {
   }
   net.classifier = {.name = "fc", .pool = 1};
   const auto start = linear_start(shape.channels);
-  describe_classifier(table, net.classifier, shape, config.classes, start, start);
+  net.classifier = describe_classifier(table, net.classifier, shape, config.classes, start, start);
   return net;
 }
 
