@@ -49,10 +49,10 @@ def stages(args, where, expected):
 
 
 def larger_than_a_rank(args, where):
-    """2.6 MB of parameters, gradients and moments in fp64, and activations: too much for one rank of 2 MB."""
-    limit = ["memory.limit_mb=2"]
+    """2.6 MB of parameters, gradients and moments in fp64, and activations: too much for one rank of 3 MB."""
+    limit = ["memory.limit_mb=3"]
     job = run([args.program, "train", *CONFIG, *limit, "run_dir=refused"], where, status=2)
-    check(re.search(r"a rank of stage 0 would hold [\d.]+ MB \(values .*gradients .*optimizer .*activations .*\), more than memory.limit_mb = 2", job.output),
+    check(re.search(r"a rank of stage 0 would hold [\d.]+ MB \(values .*gradients .*optimizer .*activations .*\), more than memory.limit_mb = 3", job.output),
           f"the refusal has no numbers:\n{job.output}")  # fmt: skip
     run([args.program, "train", *CONFIG, *limit, "parallel.pipe=4", "run_dir=four", "--ranks", 4], where)
     print(next(line for line in job.output.splitlines() if "would hold" in line))

@@ -29,7 +29,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 SUBSTITUTIONS = [
     (r"(loss|grad_norm) \d+\.\d+", r"\1 NUMBER"),
     (r"tps [\d.,]+", "tps RATE"),
-    (r"activations [\d.]+ [kMG]?B,", "activations BYTES,"),
+    # Products ask for as much as suits the processor, and what is there to spare is a matter of time.
+    (r", (activations|working|samples|messages|spare|other) [\d.]+ [kMG]?B", ""),
     (r"eta [\d.]+ \w+", "eta TIME"),
     (r"[\d.]+ [kMG]? ?tokens/s", "RATE tokens/s"),
     (r"--python TEXT=\S+", "--python TEXT=PYTHON"),

@@ -1,4 +1,5 @@
 #include "trireme/memory/counters.h"
+#include "trireme/memory/spare.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
@@ -74,14 +75,13 @@ class SpareBlocks {
     auto* head = found->second.back();
     found->second.pop_back();
     leave(head, size);
-    live_ += size;
+    hold(size);
     return head;
   }
 
   void took(size_t size) {
     std::lock_guard lock(mutex_);
-    live_ += size;
-    most_live_ = std::max(most_live_, live_);
+    hold(size);
   }
 
   void give(Head* head, size_t size) {
@@ -100,10 +100,24 @@ class SpareBlocks {
     make_room(0);
   }
 
+  void free_all() {
+    std::lock_guard lock(mutex_);
+    free_down_to(0);
+  }
+
  private:
+  void hold(size_t size) {
+    live_ += size;
+    most_live_ = std::max(most_live_, live_);
+  }
+
   void make_room(size_t more) {
     const size_t most = std::max(most_live_, live_ + more);
-    while (oldest_ && live_ + more + spare_ > most + most / 4) {
+    free_down_to(most + most / 4 - live_ - more);
+  }
+
+  void free_down_to(size_t spare) {
+    while (oldest_ && spare_ > spare) {
       auto* head = oldest_;
       const size_t size = block_bytes(static_cast<size_t>(head->bytes));
       blocks_[size].pop_front();  // the oldest of all is the oldest of its size
@@ -173,6 +187,8 @@ bool hand_over_on_host(const c10::DataPtr& memory, Owner to) {
   Ledger::hand_over(*head.counts, Memory::host, head.owner.exchange(to), to, head.bytes);
   return true;
 }
+
+void free_spare_memory() { spare_blocks().free_all(); }
 
 void count_host_memory() {
   static auto& allocator = *new CountingAllocator;

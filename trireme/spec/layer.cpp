@@ -96,9 +96,8 @@ int64_t LayerTable::kept_bytes(size_t layer) const {
 }
 
 int64_t LayerTable::activation_bytes() const {
-  int64_t total = 0;
-  for (size_t i = 0; i < layers.size(); ++i) total += kept_bytes(i);
-  return total;
+  const auto bytes = forward_bytes(*this, 0, layers.size(), {});
+  return bytes.input + bytes.kept;
 }
 
 int64_t LayerTable::parameters() const { return sum(&LayerSpec::parameters); }

@@ -114,7 +114,8 @@ struct LayerTable {
   double flops() const;  // forward and backward of one sample
   // Of an element as its optimizer works on it.
   int64_t master_bytes() const { return std::max<int64_t>(element_bytes, 4); }
-  // What a layer, or all of them, keep of one sample for the backward pass: its input too, its output not.
+  // What a layer, or all of them, keep of one sample for the backward pass: the input too, the output not. Less than the
+  // sum, where layers keep the same.
   int64_t kept_bytes(size_t layer) const;
   int64_t activation_bytes() const;
   std::string full() const;  // a table for people

@@ -14,6 +14,7 @@
 #include "trireme/base/log.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/tensor_files.h"
+#include "trireme/memory/spare.h"
 #include "trireme/train/checkpoint_parts.h"
 #include "trireme/train/weights.h"
 
@@ -261,6 +262,7 @@ void CheckpointWriter::save(const ParameterList& order, const ParameterStore& st
   if (!snapshot_) snapshot_ = std::make_unique<Snapshot>();
   auto& snapshot = *snapshot_;
   const bool first = part_.model && snapshot.model.empty();
+  if (first) free_spare_memory();  // the copies stay from now on
   for (const auto& bucket : store.buckets()) {
     if (!part_.model) break;
     snapshot.copy_of(bucket, "", bucket.master).copy_(bucket.master);

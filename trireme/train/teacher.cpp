@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/dataset.h"
+#include "trireme/memory/counter.h"
 
 namespace trireme {
 
@@ -30,7 +31,9 @@ SavedModel find_teacher(const RunConfig& config, int64_t answers) {
 }
 
 Teacher::Teacher(const RunConfig& config, int64_t answers, at::Device device)
-    : config_(config.distill), model_(load_model(find_teacher(config, answers), config.train.precision, device)) {}
+    : config_(config.distill), model_(load_model(find_teacher(config, answers), config.train.precision, device)) {
+  for (const auto& parameter : model_.model->parameters()) hand_over(parameter->value, Owner::teacher);
+}
 
 Teacher::Loss Teacher::add(const at::Tensor& targets_loss, const at::Tensor& outputs, const at::Tensor& targets,
                            const at::Tensor& inputs, const Documents& documents) const {
